@@ -1,0 +1,53 @@
+"""Processors: what is done to a document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from batchq.item import Document
+
+__all__ = ["Document", "Output", "Prepared", "Processor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A document ready for the device. `cost` is in tokens, at least 1."""
+
+    payload: Any
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One document's output: JSON, or arrays of floats. Tokens in the document and used."""
+
+    value: Any
+    tokens_total: int
+    tokens_used: int
+
+
+@runtime_checkable
+class Processor(Protocol):
+    """What the built-in kinds implement, and a user's `module:Class` too.
+
+    A user's class is constructed with the parameters of `[processor]` as keyword
+    arguments. `prepare` runs in several threads; `infer` and `load` in one.
+    """
+
+    def manifest(self) -> Mapping[str, Any]:
+        """Everything that shapes an output, as JSON. Must not need torch."""
+        ...
+
+    def load(self, device: str) -> None:
+        """Bring the model to `device` (`cpu`, `cuda`, `cuda:1`, `mps`)."""
+        ...
+
+    def prepare(self, document: Document) -> Prepared:
+        """Everything that needs no device: tokenize, count. Raises DocumentError."""
+        ...
+
+    def infer(self, batch: Sequence[Prepared]) -> Sequence[Output]:
+        """One output each, in order. May raise DocumentError only for a batch of one."""
+        ...

@@ -1,0 +1,436 @@
+"""The ledger: what every backend promises.
+
+An item is in exactly one state: ready, delayed, leased, completed, dead-lettered or
+superseded. Each verb is one transaction and may be repeated with the same arguments
+when its answer was lost; a verb that gets no answer raises `LedgerUnreachable`.
+`ledger.memory` is the reference: where this text leaves a question open, its
+behaviour is the answer, and `tests/conformance/` asks every backend the same.
+
+    enqueue → ready ⇄ delayed → leased → completed
+                                       ↘ delayed (fail, release, reap)
+                                       ↘ dead_lettered → delayed (retry)
+    any of these but completed → superseded → delayed (enqueued again)
+
+All times in the ledger are the ledger's own; workers' clocks are never compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Protocol
+
+from batchq.item import NewItem
+from batchq.lease import Failure, Held, Lease, ReleaseReason
+from batchq.result import Result, Stored
+
+__all__ = [
+    "ISOLATED_LOSSES",
+    "Committed",
+    "CommittedResult",
+    "Counts",
+    "DeadLetter",
+    "Enqueued",
+    "Failed",
+    "ItemState",
+    "Ledger",
+    "Policy",
+    "Reaped",
+    "Rejection",
+    "Role",
+    "Run",
+    "State",
+    "Tallies",
+    "WorkerState",
+    "WorkerStatus",
+    "lease_cap",
+]
+
+ISOLATED_LOSSES = 2
+"""From this many losses on an item is leased alone, to a worker that holds nothing else."""
+
+
+class State(StrEnum):
+    READY = "ready"
+    DELAYED = "delayed"
+    LEASED = "leased"
+    COMPLETED = "completed"
+    DEAD_LETTERED = "dead_lettered"
+    SUPERSEDED = "superseded"
+
+
+class Role(StrEnum):
+    """What a registered process does. `operator`: a command such as `retry`."""
+
+    WORKER = "worker"
+    ENQUEUER = "enqueuer"
+    OPERATOR = "operator"
+
+
+class WorkerState(StrEnum):
+    LIVE = "live"
+    STOPPED = "stopped"
+    REAPED = "reaped"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The bounds a ledger applies. Times in seconds.
+
+    `max_failures` charged failures, or `max_losses` lone losses, end an item as a
+    dead letter. A charged or backed-off item waits `backoff * 2**(n - 1)`, at most
+    `max_backoff`, where n counts its failures or releases. The `max_releases`-th
+    release of one item, while its worker commits others, is charged as a failure.
+    `max_ttl` is the longest legal TTL: an expiry further ahead is pulled back to it.
+    """
+
+    max_failures: int = 3
+    max_losses: int = 3
+    max_releases: int = 5
+    backoff: float = 2.0
+    max_backoff: float = 300.0
+    max_ttl: float = 3600.0
+
+    def delay(self, count: int) -> float:
+        """Seconds to wait after the `count`-th failure or release (from 1)."""
+        return min(self.max_backoff, self.backoff * 2.0 ** (max(1, count) - 1))
+
+
+def lease_cap(losses: int, limit: int) -> int:
+    """The largest lease an item with `losses` may be in: tenfold smaller for each.
+
+    limit, then 10, then 1: a lease of a hundred that was lost is searched in two steps.
+    """
+    if losses == 0:
+        return limit
+    return max(1, min(limit, int(100 // 10**losses)))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A named set of items with one processing version and one result store.
+
+    `prefix` is the first part of every key of this run in the store: its slug and
+    random id, so that no two runs or ledgers share one.
+    """
+
+    id: int
+    name: str
+    prefix: str
+    processing_version: str
+    manifest: Mapping[str, Any]
+    layout: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tallies:
+    """Counters that move in the transaction that moves the items.
+
+    The first seven are numbers of items now in a state (`ready` with the delayed
+    ones; `empty` is part of `completed`; `total` without the superseded). The rest
+    count events: `known`, enqueue requests that named a known item; `adopted`,
+    `divergent`, `fenced`, see `Result` and `commit`; `attempts`, claims of items;
+    `lost_leases`, items reaped; `interrupted`, items released by a drain;
+    `failures`, charged returns.
+    """
+
+    total: int = 0
+    ready: int = 0
+    delayed: int = 0
+    leased: int = 0
+    completed: int = 0
+    empty: int = 0
+    dead_lettered: int = 0
+    superseded: int = 0
+    known: int = 0
+    adopted: int = 0
+    divergent: int = 0
+    fenced: int = 0
+    attempts: int = 0
+    lost_leases: int = 0
+    interrupted: int = 0
+    failures: int = 0
+
+    def __add__(self, other: Tallies) -> Tallies:
+        return Tallies(*(getattr(self, n) + getattr(other, n) for n in TALLY_NAMES))
+
+
+TALLY_NAMES: tuple[str, ...] = tuple(f.name for f in fields(Tallies))
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """One snapshot of a run.
+
+    `exact` is false where open leases are not yet settled in the tallies (DynamoDB).
+    `workers_alive` and `enqueuers_alive` are live processes whose beat has not expired.
+    `now` is the ledger's clock (Unix seconds); `oldest_lease_s` the age of the oldest
+    open lease in seconds, or none. `next_due_s`: seconds until the earliest delayed
+    item is due (0 if one is due already), or none if none is delayed.
+    """
+
+    tallies: Tallies
+    workers_alive: int
+    enqueuers_alive: int
+    now: float
+    oldest_lease_s: float | None = None
+    next_due_s: float | None = None
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A document that was not taken up, and why."""
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """What one batch brought: numbers of items, and the rejected ones by name."""
+
+    new: int = 0
+    known: int = 0
+    superseded: int = 0
+    rejected: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Item ids. `fenced`: the named token no longer holds the item."""
+
+    accepted: tuple[int, ...] = ()
+    fenced: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Item ids, each in one of the three."""
+
+    retried: tuple[int, ...] = ()
+    dead_lettered: tuple[int, ...] = ()
+    fenced: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """Names of the workers taken back, and how many items went where."""
+
+    workers: tuple[str, ...] = ()
+    returned: int = 0
+    dead_lettered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedResult:
+    """A row of the results: what was committed, by whom, and where it lies."""
+
+    item_id: int
+    source_id: str
+    source_version: str
+    size: int
+    stored: Stored
+    attempt: int
+    generation: int
+    empty: bool
+    adopted: bool
+    worker: str
+    committed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An item that ended without a result, with its cause."""
+
+    item_id: int
+    source_id: str
+    source_version: str
+    cause: str
+    error: str
+    attempt: int
+    generation: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ItemState:
+    """Where the current item of a document stands; `result` where it is completed."""
+
+    item_id: int
+    source_id: str
+    source_version: str
+    locator: str
+    state: State
+    result: CommittedResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A registered process. `held`: items it holds now; `committed`: items so far.
+
+    `about` is what it said of itself when it registered (device, host, notices).
+    Times are the ledger's Unix seconds.
+    """
+
+    name: str
+    role: Role
+    state: WorkerState
+    alive: bool
+    held: int
+    committed: int
+    registered_at: float
+    beat_at: float
+    stop_reason: str | None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Ledger(Protocol):
+    """The verbs. `worker` is the name a process registered under, never used twice."""
+
+    url: str
+    """The address without its password."""
+
+    # -- schema and runs ---------------------------------------------------------
+
+    def initialise(self) -> None:
+        """Create or upgrade the schema. Repeating it changes nothing."""
+        ...
+
+    def check(self) -> None:
+        """Raise LedgerNotInitialised unless the schema is the one this code speaks."""
+        ...
+
+    def create_run(
+        self, name: str, processing_version: str, manifest: Mapping[str, Any], layout: str
+    ) -> Run:
+        """The run called `name`, created if absent.
+
+        An existing run is returned as it is; whether it fits is the caller's question.
+        """
+        ...
+
+    def find_run(self, name: str) -> Run | None: ...
+
+    # -- processes ---------------------------------------------------------------
+
+    def register(
+        self, run: Run, worker: str, ttl: float, role: Role, about: Mapping[str, Any]
+    ) -> None:
+        """Make `worker` known and alive for `ttl` seconds."""
+        ...
+
+    def beat(self, worker: str, ttl: float) -> bool:
+        """Live `ttl` seconds more. False: reaped, stopped or unknown; register anew."""
+        ...
+
+    def stop(self, worker: str, reason: str) -> None:
+        """The process ends in order. What it still holds is released as by a drain."""
+        ...
+
+    def reap(self, worker: str, limit: int) -> Reaped:
+        """Take back what workers with expired beats hold, at most `limit` items.
+
+        `worker` is who reaps. Does nothing until this ledger object has had one TTL of
+        unbroken contact during which the ledger's clock and the monotonic clock here
+        agreed, so that an outage or a suspended machine kills nobody who is alive.
+        An expiry or a not_before further ahead than could have been set is pulled back.
+
+        A returned item's `losses` grows by one. If its worker held just this item, in
+        all its leases, the loss is a lone one and counts towards `max_losses`
+        (dead letter, cause `worker_lost`).
+        """
+        ...
+
+    # -- items -------------------------------------------------------------------
+
+    def enqueue(
+        self, worker: str, batch: int, items: Sequence[NewItem], *, replace: bool = False
+    ) -> Enqueued:
+        """Take up `items`. `batch` numbers this worker's calls, from 1, growing.
+
+        The last batch asked again returns the same answer and changes nothing.
+
+        - unknown document: a new item, ready.
+        - same version as the document's current item: known; its locator is updated
+          unless it is completed.
+        - another version: a new item, which supersedes the current one if that is
+          not completed. A superseded item named again starts a new generation.
+        - another version from another root: rejected, naming both, unless `replace`.
+        - a source id that this worker has already named: rejected.
+        """
+        ...
+
+    def claim(self, worker: str, token: str, limit: int, *, alone: bool) -> Lease | None:
+        """Lease up to `limit` items under `token`, or none if nothing is due.
+
+        Due delayed items come first, by (not_before, id), then ready ones by id from
+        this worker's cursor, wrapping once. A lease holds at most `lease_cap` items of
+        every one in it, and never mixes an item with losses with ready ones. Items
+        with ISOLATED_LOSSES or more are handed out one at a time and only where
+        `alone` says that the worker holds nothing else.
+
+        The worker's last token asked again returns what that token still holds and
+        claims nothing. Raises WorkerReaped if `worker` is not live.
+        """
+        ...
+
+    def commit(self, worker: str, results: Sequence[Result]) -> Committed:
+        """Accept each result whose token still holds its item; the item is completed.
+
+        A result already committed with the same token and digest is accepted again
+        and moves no counter. Everything else is fenced, and counted once for each
+        item and token. A late commit whose token still holds is never refused.
+        """
+        ...
+
+    def fail(self, worker: str, failures: Sequence[Failure]) -> Failed:
+        """Charge each failure: the item is delayed with backoff, or dead-lettered."""
+        ...
+
+    def release(self, worker: str, held: Sequence[Held], reason: ReleaseReason) -> int:
+        """Give items back uncharged; how many took effect.
+
+        DRAIN: due at once, counted as interrupted. BROKEN_OBJECT: due at once as a
+        new generation. Others: with backoff; the `max_releases`-th of one item is
+        charged (cause: the reason) if this worker committed anything since the claim.
+        """
+        ...
+
+    def retry(
+        self, worker: str, run: Run, *, source_ids: Sequence[str] = (), cause: str | None = None
+    ) -> int:
+        """Send dead letters back as a new generation with clean counts; how many.
+
+        Empty `source_ids` means all; `cause` narrows either.
+        """
+        ...
+
+    # -- reading -----------------------------------------------------------------
+
+    def counts(self, run: Run) -> Counts:
+        """One snapshot, at a cost that does not grow with the number of items."""
+        ...
+
+    def duplicates(self, run: Run) -> int | None:
+        """Items ever enqueued less their distinct source versions. Reads every item."""
+        ...
+
+    def workers(self, run: Run) -> list[WorkerStatus]:
+        """Every process registered for the run, oldest first."""
+        ...
+
+    def lookup(self, run: Run, source_id: str) -> ItemState | None:
+        """The document's current item, or none if it was never enqueued."""
+        ...
+
+    def results(self, run: Run, after: int, limit: int) -> list[CommittedResult]:
+        """Up to `limit` results with item ids above `after`, by id."""
+        ...
+
+    def dead_letters(self, run: Run, after: int, limit: int) -> list[DeadLetter]:
+        """Up to `limit` dead letters with item ids above `after`, by id."""
+        ...
+
+    def close(self) -> None: ...

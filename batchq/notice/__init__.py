@@ -1,0 +1,1 @@
+"""Signs that this worker will soon be stopped."""

@@ -1,0 +1,39 @@
+"""Notices: signs that this worker will soon be stopped.
+
+A notice is only an extra signal. Everything is correct when none ever comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Notice", "NoticeSource"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A warning. `deadline` is on the monotonic clock (seconds), or none if unknown.
+
+    `kind`: `spot`, `signal`, ...; `action`: `terminate`, `stop`, `hibernate`,
+    `SIGTERM`, ...; `source`: who said so; `detail`: for people.
+    """
+
+    kind: str
+    action: str
+    deadline: float | None
+    source: str
+    detail: str = ""
+
+
+class NoticeSource(Protocol):
+    """Watches one place and reports each notice once."""
+
+    name: str
+
+    def watch(self, report: Callable[[Notice], None]) -> None:
+        """Start watching; returns at once. `report` may be called from any thread."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,168 @@
+"""Results: the envelope written to the store, and what the ledger keeps of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchq.item import item_key
+
+__all__ = [
+    "ENVELOPE_SCHEMA",
+    "Envelope",
+    "InvalidEnvelope",
+    "Result",
+    "Stored",
+    "canonical_json",
+    "result_key",
+    "sha256_hex",
+    "slug",
+]
+
+ENVELOPE_SCHEMA = "batchq/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where bytes lie: `offset` and `length` in the object's bytes, their SHA-256 in hex."""
+
+    key: str
+    offset: int
+    length: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A verified result on its way to the commit.
+
+    `empty`: the document held no text. `adopted`: it was found in the store and
+    not computed. `divergent`: this attempt's output differed from the stored one.
+    """
+
+    item_id: int
+    token: str
+    stored: Stored
+    empty: bool = False
+    adopted: bool = False
+    divergent: bool = False
+
+
+class InvalidEnvelope(ValueError):
+    """The bytes are no envelope: truncated, altered or something else altogether."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One item's output with its identity, as it is written to the store.
+
+    `output` is JSON, or null for a document without text. `tokens_used` falls short
+    of `tokens_total` only where the processor says that it leaves text out.
+    """
+
+    source_id: str
+    source_version: str
+    processing_version: str
+    output: Any
+    tokens_total: int
+    tokens_used: int
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def item_key(self) -> str:
+        return item_key(self.source_id, self.source_version, self.processing_version)
+
+    def output_sha256(self) -> str:
+        return sha256_hex(canonical_json(self.output))
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON with a final newline. Raises ValueError on a NaN or infinity."""
+        output = canonical_json(self.output)
+        head = {
+            "schema": ENVELOPE_SCHEMA,
+            "item_key": self.item_key,
+            "source_id": self.source_id,
+            "source_version": self.source_version,
+            "processing_version": self.processing_version,
+        }
+        tail = {
+            "output_sha256": sha256_hex(output),
+            "tokens_total": self.tokens_total,
+            "tokens_used": self.tokens_used,
+            "provenance": dict(self.provenance),
+        }
+        # The output is serialised once: it is nearly all of the bytes.
+        return b"".join((_dump(head)[:-1], b',"output":', output, b",", _dump(tail)[1:], b"\n"))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Envelope:
+        """Parse and check what is inside. Raises InvalidEnvelope, saying what is wrong."""
+        try:
+            raw = json.loads(data)
+        except ValueError as error:
+            raise InvalidEnvelope(f"not JSON: {error}") from None
+        if not isinstance(raw, dict) or raw.get("schema") != ENVELOPE_SCHEMA:
+            raise InvalidEnvelope(f"not a {ENVELOPE_SCHEMA} envelope")
+        try:
+            envelope = cls(
+                source_id=str(raw["source_id"]),
+                source_version=str(raw["source_version"]),
+                processing_version=str(raw["processing_version"]),
+                output=raw["output"],
+                tokens_total=int(raw["tokens_total"]),
+                tokens_used=int(raw["tokens_used"]),
+                provenance=dict(raw["provenance"]),
+            )
+            claimed_key, claimed_digest = raw["item_key"], raw["output_sha256"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidEnvelope(f"missing or malformed field: {error}") from None
+        if claimed_key != envelope.item_key:
+            raise InvalidEnvelope("its item key does not follow from its identity")
+        if claimed_digest != envelope.output_sha256():
+            raise InvalidEnvelope("its output does not match its output_sha256")
+        return envelope
+
+
+def canonical_json(value: Any) -> bytes:
+    """UTF-8 JSON with sorted keys and no spaces; numbers as Python prints them.
+
+    Raises ValueError where JSON cannot say it (NaN, infinity, lone surrogates).
+    """
+    try:
+        return _dump(value)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"text that is not valid Unicode: {error}") from None
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(
+        value, ensure_ascii=False, sort_keys=True, allow_nan=False, separators=(",", ":")
+    ).encode()
+
+
+def sha256_hex(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+_UNSAFE = re.compile(r"[^a-z0-9]+")
+
+
+def slug(text: str, limit: int = 40) -> str:
+    """At most `limit` characters of [a-z0-9-] that remind a reader of `text`."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    return _UNSAFE.sub("-", plain)[-limit:].strip("-") or "item"
+
+
+def result_key(run_prefix: str, key: str, source_id: str, generation: int) -> str:
+    """Layout `item`: `<run>-<id>/<2 hex>/<32 hex>-<slug>[.g2].json`.
+
+    `key` is the item key. No character of the source id reaches the name but
+    through the slug, so a hostile name cannot leave the run's folder.
+    """
+    suffix = "" if generation == 1 else f".g{generation}"
+    return f"{run_prefix}/{key[:2]}/{key[:32]}-{slug(source_id)}{suffix}.json"

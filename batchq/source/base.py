@@ -1,0 +1,56 @@
+"""Sources: what there is to process, and how its bytes are read again later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Found", "Reader", "Skipped", "Source"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A document met while listing, not read yet. `size` in bytes as listed."""
+
+    source_id: str
+    locator: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Something met while listing that cannot be a document, and why."""
+
+    source: str
+    reason: str
+
+
+class Source(Protocol):
+    """One SOURCE argument of `enqueue`."""
+
+    root: str
+    """Where it starts, as a locator."""
+
+    def list(self) -> Iterator[Found | Skipped]:
+        """Every document below the root, in a stable order, holding none in memory."""
+        ...
+
+
+class Reader(Protocol):
+    """Reads documents by locator."""
+
+    def fingerprint(self, locator: str) -> tuple[str, int]:
+        """The source version (`sha256:<hex>`) and size in bytes, streaming.
+
+        Raises DocumentError (`source_missing`, `source_unreadable`).
+        """
+        ...
+
+    def read(self, locator: str, source_version: str, limit: int) -> bytes:
+        """The bytes, proven to be those of `source_version`.
+
+        Raises DocumentError: `source_missing`, `source_changed`, `too_large` (above
+        `limit` bytes), each final; `source_unreadable` (an I/O error), which is not.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""From a claim to a commit. Read `pipeline` first."""
