@@ -1,0 +1,45 @@
+# make demo   the whole way: install, enqueue ./docs, run the real model, show the status
+# make test   install and run every test
+# make lint   style, strict types and the import rules
+# make bench  the benchmarks; their figures are explained in docs/benchmarks.md
+# make venv   the installation alone
+# make clean  remove the installation and the demo's results
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+.PHONY: demo test lint bench venv clean
+
+demo: venv
+	$(BIN)/batchq enqueue ./docs
+	$(BIN)/batchq worker
+	$(BIN)/batchq status
+
+# Two processes share the tests; a long one that is left over is stolen by the idle process.
+test: venv
+	$(BIN)/pytest -n 2 --dist worksteal
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: venv
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+venv: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "batchq needs Python 3.11 or newer, and $(PYTHON) is: $$($(PYTHON) --version 2>&1)"; \
+		echo "name another one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; } >&2
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[inference,minilm,docs,dev]'
+	@touch $(INSTALLED)
+
+clean:
+	rm -rf $(VENV) batchq-data
