@@ -12,21 +12,43 @@ behaviour is the answer, and `tests/conformance/` asks every backend the same.
     any of these but completed → superseded → delayed (enqueued again)
 
 All times in the ledger are the ledger's own; workers' clocks are never compared.
+Answers list item ids ascending, each once. A name that never registered gets
+`WorkerReaped` from every verb but `beat` (False) and `stop` (nothing).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from typing import Any, Protocol
 
 from batchq.item import NewItem
 from batchq.lease import Failure, Held, Lease, ReleaseReason
-from batchq.result import Result, Stored
+from batchq.ledger.records import (
+    ISOLATED_LOSSES,
+    TALLY_NAMES,
+    Committed,
+    CommittedResult,
+    Counts,
+    DeadLetter,
+    Enqueued,
+    Failed,
+    ItemState,
+    Policy,
+    Reaped,
+    Rejection,
+    Role,
+    Run,
+    State,
+    Tallies,
+    WorkerState,
+    WorkerStatus,
+    lease_cap,
+)
+from batchq.result import Result
 
 __all__ = [
     "ISOLATED_LOSSES",
+    "TALLY_NAMES",
     "Committed",
     "CommittedResult",
     "Counts",
@@ -46,244 +68,6 @@ __all__ = [
     "WorkerStatus",
     "lease_cap",
 ]
-
-ISOLATED_LOSSES = 2
-"""From this many losses on an item is leased alone, to a worker that holds nothing else."""
-
-
-class State(StrEnum):
-    READY = "ready"
-    DELAYED = "delayed"
-    LEASED = "leased"
-    COMPLETED = "completed"
-    DEAD_LETTERED = "dead_lettered"
-    SUPERSEDED = "superseded"
-
-
-class Role(StrEnum):
-    """What a registered process does. `operator`: a command such as `retry`."""
-
-    WORKER = "worker"
-    ENQUEUER = "enqueuer"
-    OPERATOR = "operator"
-
-
-class WorkerState(StrEnum):
-    LIVE = "live"
-    STOPPED = "stopped"
-    REAPED = "reaped"
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The bounds a ledger applies. Times in seconds.
-
-    `max_failures` charged failures, or `max_losses` lone losses, end an item as a
-    dead letter. A charged or backed-off item waits `backoff * 2**(n - 1)`, at most
-    `max_backoff`, where n counts its failures or releases. The `max_releases`-th
-    release of one item, while its worker commits others, is charged as a failure.
-    `max_ttl` is the longest legal TTL: an expiry further ahead is pulled back to it.
-    """
-
-    max_failures: int = 3
-    max_losses: int = 3
-    max_releases: int = 5
-    backoff: float = 2.0
-    max_backoff: float = 300.0
-    max_ttl: float = 3600.0
-
-    def delay(self, count: int) -> float:
-        """Seconds to wait after the `count`-th failure or release (from 1)."""
-        return min(self.max_backoff, self.backoff * 2.0 ** (max(1, count) - 1))
-
-
-def lease_cap(losses: int, limit: int) -> int:
-    """The largest lease an item with `losses` may be in: tenfold smaller for each.
-
-    limit, then 10, then 1: a lease of a hundred that was lost is searched in two steps.
-    """
-    if losses == 0:
-        return limit
-    return max(1, min(limit, int(100 // 10**losses)))
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A named set of items with one processing version and one result store.
-
-    `prefix` is the first part of every key of this run in the store: its slug and
-    random id, so that no two runs or ledgers share one.
-    """
-
-    id: int
-    name: str
-    prefix: str
-    processing_version: str
-    manifest: Mapping[str, Any]
-    layout: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tallies:
-    """Counters that move in the transaction that moves the items.
-
-    The first seven are numbers of items now in a state (`ready` with the delayed
-    ones; `empty` is part of `completed`; `total` without the superseded). The rest
-    count events: `known`, enqueue requests that named a known item; `adopted`,
-    `divergent`, `fenced`, see `Result` and `commit`; `attempts`, claims of items;
-    `lost_leases`, items reaped; `interrupted`, items released by a drain;
-    `failures`, charged returns.
-    """
-
-    total: int = 0
-    ready: int = 0
-    delayed: int = 0
-    leased: int = 0
-    completed: int = 0
-    empty: int = 0
-    dead_lettered: int = 0
-    superseded: int = 0
-    known: int = 0
-    adopted: int = 0
-    divergent: int = 0
-    fenced: int = 0
-    attempts: int = 0
-    lost_leases: int = 0
-    interrupted: int = 0
-    failures: int = 0
-
-    def __add__(self, other: Tallies) -> Tallies:
-        return Tallies(*(getattr(self, n) + getattr(other, n) for n in TALLY_NAMES))
-
-
-TALLY_NAMES: tuple[str, ...] = tuple(f.name for f in fields(Tallies))
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """One snapshot of a run.
-
-    `exact` is false where open leases are not yet settled in the tallies (DynamoDB).
-    `workers_alive` and `enqueuers_alive` are live processes whose beat has not expired.
-    `now` is the ledger's clock (Unix seconds); `oldest_lease_s` the age of the oldest
-    open lease in seconds, or none. `next_due_s`: seconds until the earliest delayed
-    item is due (0 if one is due already), or none if none is delayed.
-    """
-
-    tallies: Tallies
-    workers_alive: int
-    enqueuers_alive: int
-    now: float
-    oldest_lease_s: float | None = None
-    next_due_s: float | None = None
-    exact: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """A document that was not taken up, and why."""
-
-    source: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Enqueued:
-    """What one batch brought: numbers of items, and the rejected ones by name."""
-
-    new: int = 0
-    known: int = 0
-    superseded: int = 0
-    rejected: tuple[Rejection, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """Item ids. `fenced`: the named token no longer holds the item."""
-
-    accepted: tuple[int, ...] = ()
-    fenced: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Item ids, each in one of the three."""
-
-    retried: tuple[int, ...] = ()
-    dead_lettered: tuple[int, ...] = ()
-    fenced: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Reaped:
-    """Names of the workers taken back, and how many items went where."""
-
-    workers: tuple[str, ...] = ()
-    returned: int = 0
-    dead_lettered: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedResult:
-    """A row of the results: what was committed, by whom, and where it lies."""
-
-    item_id: int
-    source_id: str
-    source_version: str
-    size: int
-    stored: Stored
-    attempt: int
-    generation: int
-    empty: bool
-    adopted: bool
-    worker: str
-    committed_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """An item that ended without a result, with its cause."""
-
-    item_id: int
-    source_id: str
-    source_version: str
-    cause: str
-    error: str
-    attempt: int
-    generation: int
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class ItemState:
-    """Where the current item of a document stands; `result` where it is completed."""
-
-    item_id: int
-    source_id: str
-    source_version: str
-    locator: str
-    state: State
-    result: CommittedResult | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
-    """A registered process. `held`: items it holds now; `committed`: items so far.
-
-    `about` is what it said of itself when it registered (device, host, notices).
-    Times are the ledger's Unix seconds.
-    """
-
-    name: str
-    role: Role
-    state: WorkerState
-    alive: bool
-    held: int
-    committed: int
-    registered_at: float
-    beat_at: float
-    stop_reason: str | None
-    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Ledger(Protocol):
@@ -318,11 +102,18 @@ class Ledger(Protocol):
     def register(
         self, run: Run, worker: str, ttl: float, role: Role, about: Mapping[str, Any]
     ) -> None:
-        """Make `worker` known and alive for `ttl` seconds."""
+        """Make `worker` known and alive for `ttl` seconds.
+
+        A name that is live is beaten. Raises WorkerReaped for a name that has ended, and
+        UsageError for a `ttl` that is not above 0 and at most `max_ttl`, as `beat` does.
+        """
         ...
 
     def beat(self, worker: str, ttl: float) -> bool:
-        """Live `ttl` seconds more. False: reaped, stopped or unknown; register anew."""
+        """Live `ttl` seconds more. False: reaped, stopped or unknown; register anew.
+
+        A beat that had expired, but was not reaped, goes on.
+        """
         ...
 
     def stop(self, worker: str, reason: str) -> None:
@@ -332,14 +123,21 @@ class Ledger(Protocol):
     def reap(self, worker: str, limit: int) -> Reaped:
         """Take back what workers with expired beats hold, at most `limit` items.
 
-        `worker` is who reaps. Does nothing until this ledger object has had one TTL of
-        unbroken contact during which the ledger's clock and the monotonic clock here
-        agreed, so that an outage or a suspended machine kills nobody who is alive.
-        An expiry or a not_before further ahead than could have been set is pulled back.
+        `worker` is who reaps: never itself, and in its own run. Does nothing until this
+        ledger object has had one TTL of unbroken contact during which the ledger's clock
+        and the monotonic clock here agreed (`contact`), so that an outage or a suspended
+        machine kills nobody who is alive; the TTL is the longer of the reaper's and the
+        reaped's. An answered register, beat, claim or reap is contact. An expiry or a
+        not_before further ahead than could have been set is pulled back to the longest
+        that could: the worker's own TTL, `max_backoff`.
 
-        A returned item's `losses` grows by one. If its worker held just this item, in
-        all its leases, the loss is a lone one and counts towards `max_losses`
-        (dead letter, cause `worker_lost`).
+        All the dead are marked at once and named in this answer only; what a marked
+        worker holds beyond `limit` goes back with later calls, and until then its token
+        still holds. Enqueuers and operators are reaped too: they just stop counting.
+
+        A returned item is due at once and its `losses` grows by one. If its worker held
+        just this item when it was marked, in all its leases, the loss is a lone one and
+        counts towards `max_losses` (dead letter, cause `worker_lost`).
         """
         ...
 
@@ -350,15 +148,19 @@ class Ledger(Protocol):
     ) -> Enqueued:
         """Take up `items`. `batch` numbers this worker's calls, from 1, growing.
 
-        The last batch asked again returns the same answer and changes nothing.
+        The last batch asked again returns the same answer and changes nothing; an
+        earlier one raises UsageError. A reaped enqueuer may go on: nothing of it is fenced.
 
         - unknown document: a new item, ready.
         - same version as the document's current item: known; its locator is updated
           unless it is completed.
-        - another version: a new item, which supersedes the current one if that is
-          not completed. A superseded item named again starts a new generation.
-        - another version from another root: rejected, naming both, unless `replace`.
-        - a source id that this worker has already named: rejected.
+        - another version: a new item, or the known one of that version, becomes the
+          document's current item and supersedes the previous one if that is not completed
+          (leased ones are fenced, dead letters go). A superseded item named again is known,
+          and due at once as a new generation with clean counts.
+        - another version from another root: rejected, naming both, unless `replace`. The
+          document's root is that of the enqueue which last changed its current item.
+        - a source id that this worker has already named, in any batch: rejected.
         """
         ...
 
@@ -366,13 +168,17 @@ class Ledger(Protocol):
         """Lease up to `limit` items under `token`, or none if nothing is due.
 
         Due delayed items come first, by (not_before, id), then ready ones by id from
-        this worker's cursor, wrapping once. A lease holds at most `lease_cap` items of
-        every one in it, and never mixes an item with losses with ready ones. Items
-        with ISOLATED_LOSSES or more are handed out one at a time and only where
-        `alone` says that the worker holds nothing else.
+        this worker's cursor, which starts before the first and wraps once. A lease holds
+        at most `lease_cap` items of every one in it, and never mixes an item with losses
+        with ready ones: the first due item decides, the lease takes those with as many
+        losses as it, and only a lease without losses is filled up from the ready ones.
+        Items with ISOLATED_LOSSES or more are handed out one at a time and only where
+        `alone` says that the worker holds nothing else; otherwise they are passed over.
+        Within the lease, items are in the order of their ids.
 
         The worker's last token asked again returns what that token still holds and
-        claims nothing. Raises WorkerReaped if `worker` is not live.
+        claims nothing; a claim that brought nothing has used up no token. Raises
+        WorkerReaped if `worker` is reaped or stopped; an expired beat alone hinders nothing.
         """
         ...
 
@@ -381,20 +187,27 @@ class Ledger(Protocol):
 
         A result already committed with the same token and digest is accepted again
         and moves no counter. Everything else is fenced, and counted once for each
-        item and token. A late commit whose token still holds is never refused.
+        item and token. A late commit whose token still holds is never refused. Two
+        results of one item in one call are taken one after the other.
         """
         ...
 
     def fail(self, worker: str, failures: Sequence[Failure]) -> Failed:
-        """Charge each failure: the item is delayed with backoff, or dead-lettered."""
+        """Charge each failure: the item is delayed with backoff, or dead-lettered.
+
+        Asked again, the tokens no longer hold: fenced, and no counter moves. Of two
+        failures under one token the first is charged.
+        """
         ...
 
     def release(self, worker: str, held: Sequence[Held], reason: ReleaseReason) -> int:
-        """Give items back uncharged; how many took effect.
+        """Give items back uncharged; how many took effect. Asked again: none.
 
         DRAIN: due at once, counted as interrupted. BROKEN_OBJECT: due at once as a
-        new generation. Others: with backoff; the `max_releases`-th of one item is
-        charged (cause: the reason) if this worker committed anything since the claim.
+        new generation, which keeps its counts. Others: with backoff; the
+        `max_releases`-th of one item, or the first later one where it applies, is
+        charged (cause: the reason) if its holder committed anything since the claim,
+        and their count starts again.
         """
         ...
 
@@ -403,7 +216,7 @@ class Ledger(Protocol):
     ) -> int:
         """Send dead letters back as a new generation with clean counts; how many.
 
-        Empty `source_ids` means all; `cause` narrows either.
+        Empty `source_ids` means all; `cause` narrows either. They are due at once.
         """
         ...
 

@@ -1,0 +1,273 @@
+"""The rows of the in-memory reference, and how each state change moves them.
+
+`memory` says what each verb does; this module, what it means for an item to be
+delayed, charged, lost or superseded. Searches go through every row.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchq.clock import Clock
+from batchq.errors import WorkerReaped
+from batchq.item import Item, NewItem
+from batchq.lease import ReleaseReason
+from batchq.ledger.base import (
+    ISOLATED_LOSSES,
+    CommittedResult,
+    DeadLetter,
+    Enqueued,
+    Policy,
+    Role,
+    Run,
+    State,
+    WorkerState,
+    lease_cap,
+)
+from batchq.result import Result
+
+__all__ = ["Document", "Process", "Row", "Tables"]
+
+COUNTED = {
+    State.READY: ("total", "ready"),
+    State.DELAYED: ("total", "ready", "delayed"),
+    State.LEASED: ("total", "leased"),
+    State.COMPLETED: ("total", "completed"),
+    State.DEAD_LETTERED: ("total", "dead_lettered"),
+    State.SUPERSEDED: ("superseded",),
+}
+"""The tallies that an item in each state is part of."""
+
+
+@dataclass(slots=True)
+class Row:
+    """An item and what its state keeps of it. A completed one keeps its last token."""
+
+    id: int
+    run: int
+    new: NewItem
+    locator: str
+    state: State = State.READY
+    attempt: int = 0
+    generation: int = 1
+    failures: int = 0
+    losses: int = 0
+    lone_losses: int = 0
+    releases: int = 0
+    not_before: float = 0.0
+    holder: str = ""
+    token: str = ""
+    claimed_at: float = 0.0
+    holder_committed: int = 0
+    result: CommittedResult | None = None
+    dead_letter: DeadLetter | None = None
+
+    def begin_anew(self) -> None:
+        self.generation += 1
+        self.failures = self.losses = self.lone_losses = self.releases = 0
+
+    def held_under(self, token: str) -> bool:
+        return self.state is State.LEASED and self.token == token
+
+    def item(self) -> Item:
+        return Item(
+            id=self.id,
+            source_id=self.new.source_id,
+            source_version=self.new.source_version,
+            size=self.new.size,
+            locator=self.locator,
+            attempt=self.attempt,
+            generation=self.generation,
+            failures=self.failures,
+            losses=self.losses,
+        )
+
+
+@dataclass(slots=True)
+class Document:
+    root: str
+    current: Row
+
+
+@dataclass(slots=True)
+class Process:
+    """A registered process, with the tallies of what it moved."""
+
+    name: str
+    run: int
+    role: Role
+    about: Mapping[str, Any]
+    ttl: float
+    registered_at: float
+    beat_at: float
+    expires_at: float
+    state: WorkerState = WorkerState.LIVE
+    stop_reason: str | None = None
+    tally: Counter[str] = field(default_factory=Counter)
+    committed: int = 0
+    cursor: int = 0
+    last_token: str = ""
+    lost_alone: bool = False
+    batch: int = 0
+    answer: Enqueued = field(default_factory=Enqueued)
+    named: set[str] = field(default_factory=set)
+
+    def alive(self, now: float) -> bool:
+        return self.state is WorkerState.LIVE and self.expires_at > now
+
+
+class Tables:
+    """What all clients of one in-memory ledger share."""
+
+    def __init__(self, policy: Policy, clock: Clock) -> None:
+        self.policy = policy
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.runs: dict[str, Run] = {}
+        self.items: dict[int, Row] = {}
+        self.versions: dict[tuple[int, str, str], Row] = {}
+        self.documents: dict[tuple[int, str], Document] = {}
+        self.processes: dict[str, Process] = {}
+        self.fenced: set[tuple[int, str]] = set()
+
+    # -- finding -----------------------------------------------------------------
+
+    def now(self) -> float:
+        return self.clock.now()
+
+    def process(self, name: str) -> Process:
+        process = self.processes.get(name)
+        if process is None:
+            raise WorkerReaped(f"no process is registered as {name}", hint="register it first")
+        return process
+
+    def of_run(self, run_id: int) -> list[Process]:
+        return [process for process in self.processes.values() if process.run == run_id]
+
+    def rows(self, run_id: int, state: State | None = None) -> list[Row]:
+        """By id: rows are only ever added, and numbered as they come."""
+        rows = self.items.values()
+        return [row for row in rows if row.run == run_id and state in (None, row.state)]
+
+    def held_by(self, process: Process) -> list[Row]:
+        return [row for row in self.rows(process.run, State.LEASED) if row.holder == process.name]
+
+    def choose(self, process: Process, now: float, limit: int, *, alone: bool) -> list[Row]:
+        """What the process's next claim takes; moves its cursor."""
+        due = [
+            row
+            for row in self.rows(process.run, State.DELAYED)
+            if row.not_before <= now and (alone or row.losses < ISOLATED_LOSSES)
+        ]
+        due.sort(key=lambda row: (row.not_before, row.id))
+        if due and due[0].losses:
+            cap = lease_cap(due[0].losses, limit)
+            return [row for row in due if row.losses == due[0].losses][:cap]
+        due = [row for row in due if not row.losses][:limit]
+        ready = self.rows(process.run, State.READY)
+        ready.sort(key=lambda row: (row.id <= process.cursor, row.id))
+        ready = ready[: limit - len(due)]
+        if ready:
+            process.cursor = ready[-1].id
+        return due + ready
+
+    # -- moving: the process that moves a row keeps count of it ---------------------
+
+    def move(self, process: Process, row: Row, state: State) -> None:
+        for name in COUNTED[row.state]:
+            process.tally[name] -= 1
+        for name in COUNTED[state]:
+            process.tally[name] += 1
+        row.state = state
+
+    def delay(self, process: Process, row: Row, seconds: float = 0.0) -> None:
+        self.move(process, row, State.DELAYED)
+        row.not_before = self.now() + seconds
+
+    def bury(self, process: Process, row: Row, cause: str, error: str) -> None:
+        self.move(process, row, State.DEAD_LETTERED)
+        row.dead_letter = DeadLetter(
+            item_id=row.id,
+            source_id=row.new.source_id,
+            source_version=row.new.source_version,
+            cause=cause,
+            error=error,
+            attempt=row.attempt,
+            generation=row.generation,
+            at=self.now(),
+        )
+
+    def create(self, process: Process, new: NewItem) -> Row:
+        row = Row(len(self.items) + 1, process.run, new, new.locator)
+        self.items[row.id] = row
+        self.versions[process.run, new.source_id, new.source_version] = row
+        for name in COUNTED[State.READY]:
+            process.tally[name] += 1
+        return row
+
+    def lease(self, process: Process, row: Row, token: str) -> None:
+        self.move(process, row, State.LEASED)
+        process.tally["attempts"] += 1
+        row.attempt += 1
+        row.holder, row.token, row.claimed_at = process.name, token, self.now()
+        row.holder_committed = process.committed
+
+    def complete(self, process: Process, row: Row, result: Result) -> None:
+        self.move(process, row, State.COMPLETED)
+        process.committed += 1
+        for name in ("empty", "adopted", "divergent"):
+            process.tally[name] += getattr(result, name)
+        row.result = CommittedResult(
+            item_id=row.id,
+            source_id=row.new.source_id,
+            source_version=row.new.source_version,
+            size=row.new.size,
+            stored=result.stored,
+            attempt=row.attempt,
+            generation=row.generation,
+            empty=result.empty,
+            adopted=result.adopted,
+            worker=row.holder,
+            committed_at=self.now(),
+        )
+
+    def charge(
+        self, process: Process, row: Row, cause: str, error: str, *, final: bool = False
+    ) -> None:
+        process.tally["failures"] += 1
+        row.failures += 1
+        if final or row.failures >= self.policy.max_failures:
+            self.bury(process, row, cause, error)
+        else:
+            self.delay(process, row, self.policy.delay(row.failures))
+
+    def release(self, process: Process, row: Row, reason: ReleaseReason) -> None:
+        if reason is ReleaseReason.DRAIN:
+            process.tally["interrupted"] += 1
+            self.delay(process, row)
+        elif reason is ReleaseReason.BROKEN_OBJECT:
+            row.generation += 1
+            self.delay(process, row)
+        else:
+            row.releases += 1
+            others_committed = self.process(row.holder).committed > row.holder_committed
+            if row.releases >= self.policy.max_releases and others_committed:
+                error = f"released {row.releases} times while its workers committed other items"
+                row.releases = 0
+                self.charge(process, row, reason.value, error)
+            else:
+                self.delay(process, row, self.policy.delay(row.releases))
+
+    def lose(self, reaper: Process, row: Row, *, alone: bool) -> None:
+        reaper.tally["lost_leases"] += 1
+        row.losses += 1
+        row.lone_losses += alone
+        if row.lone_losses >= self.policy.max_losses:
+            error = f"{row.lone_losses} workers died while they held this item and no other"
+            self.bury(reaper, row, "worker_lost", error)
+        else:
+            self.delay(reaper, row)
