@@ -104,7 +104,7 @@ class Envelope:
         """Parse and check what is inside. Raises InvalidEnvelope, saying what is wrong."""
         try:
             raw = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidEnvelope(f"not JSON: {error}") from None
         if not isinstance(raw, dict) or raw.get("schema") != ENVELOPE_SCHEMA:
             raise InvalidEnvelope(f"not a {ENVELOPE_SCHEMA} envelope")
@@ -118,12 +118,13 @@ class Envelope:
                 tokens_used=int(raw["tokens_used"]),
                 provenance=dict(raw["provenance"]),
             )
-            claimed_key, claimed_digest = raw["item_key"], raw["output_sha256"]
-        except (KeyError, TypeError, ValueError) as error:
+            keys = raw["item_key"], envelope.item_key
+            digests = raw["output_sha256"], envelope.output_sha256()
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidEnvelope(f"missing or malformed field: {error}") from None
-        if claimed_key != envelope.item_key:
+        if keys[0] != keys[1]:
             raise InvalidEnvelope("its item key does not follow from its identity")
-        if claimed_digest != envelope.output_sha256():
+        if digests[0] != digests[1]:
             raise InvalidEnvelope("its output does not match its output_sha256")
         return envelope
 

@@ -6,11 +6,14 @@ write the pipeline uses from these four verbs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["ObjectInfo", "ObjectMissing", "Store", "StoreError"]
+from batchq.errors import StoreUnusable
+
+__all__ = ["ObjectInfo", "ObjectMissing", "Store", "StoreError", "is_key_part", "key_parts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,44 @@ class ObjectMissing(StoreError):
         self.key = key
 
 
+def is_key_part(name: str) -> bool:
+    """Whether `name` may stand between two slashes of a key.
+
+    1 to 255 bytes of UTF-8 without control characters. None begins with a dot, so that
+    none leads upwards or is hidden.
+    """
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    return 0 < size <= 255 and name[0] != "." and _CONTROL.search(name) is None
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def key_parts(key: str) -> list[str]:
+    """The parts of `key`, at most 1,024 bytes long in all.
+
+    Raises StoreUnusable for a key that no store holds. Keys are made by `result_key`, so
+    another one comes from damage.
+    """
+    parts = key.split("/")
+    if not all(map(is_key_part, parts)) or len(key.encode()) > 1024:
+        raise StoreUnusable(
+            f"{key[:200]!r} cannot be a key of the result store",
+            hint="batchq never makes such a key, so the ledger that names it is damaged: "
+            "`batchq verify` lists what else is wrong",
+        )
+    return parts
+
+
 class Store(Protocol):
-    """Four verbs. All raise StoreError when the outcome is unknown."""
+    """Four verbs. All raise StoreError when the outcome is unknown.
+
+    They raise StoreUnusable where asking again cannot help: no space, no permission, a
+    key that `key_parts` refuses.
+    """
 
     url: str
     """The address without any credential."""
@@ -50,7 +89,11 @@ class Store(Protocol):
         ...
 
     def put_if_absent(self, key: str, data: bytes, sha256: str) -> bool:
-        """Create `key` durably. False: it exists already, with whatever bytes."""
+        """Create `key` durably. False: it exists already, with whatever bytes.
+
+        Either answer says that what lies there now survives a power failure. Bytes
+        that do not have the digest `sha256` (hex) are refused with a StoreError.
+        """
         ...
 
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:

@@ -1,0 +1,179 @@
+"""The verified write: what has to be true of a result before it may be committed.
+
+A result counts as written when two things are known. The store has answered a
+`put_if_absent` for its key, either way: only that says that what lies there survives a
+power failure (a local file can be visible before its folder is on disk). And what lies
+there has been read back. Hence one loop, in which a failed put means nothing but "ask
+again": if it did take effect, the next answer is "exists" and the bytes are our own.
+
+    put_if_absent ─ no answer ──────────────────→ pause, again
+        │ created or exists
+    read back ───── our bytes ──────────────────→ written
+        │ other bytes, the same in two reads
+        ├─ valid, of this item ─────────────────→ adopted (divergent: another output)
+        ├─ valid, of another item ──────────────→ ForeignObject
+        └─ anything else ───────────────────────→ BrokenObject
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from batchq.clock import Clock, random_fraction
+from batchq.errors import StoreUnusable
+from batchq.result import Envelope, InvalidEnvelope, Stored, sha256_hex
+from batchq.store.base import ObjectMissing, Store, StoreError
+
+__all__ = ["BrokenObject", "ForeignObject", "Written", "find_result", "write_result"]
+
+Identity = tuple[str, str, str]
+"""Source id, source version, processing version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A result that lies in the store, durable and read back.
+
+    `adopted`: it was there already and is committed in place of this attempt's own.
+    `divergent`: this attempt computed another output. `empty`: the output is null.
+    """
+
+    stored: Stored
+    adopted: bool
+    divergent: bool
+    empty: bool
+
+
+class BrokenObject(Exception):
+    """What lies under `key` is no valid result, and was the same in two reads.
+
+    It stays where it is, since replacing it could destroy what another worker has just
+    adopted. Release the item with ReleaseReason.BROKEN_OBJECT: it gets another key.
+    """
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key} holds no valid result: {why}")
+        self.key = key
+        self.why = why
+
+
+class ForeignObject(StoreUnusable):
+    """What lies under an item's key is the valid result of another item."""
+
+
+def write_result(
+    store: Store,
+    key: str,
+    envelope: Envelope,
+    *,
+    clock: Clock,
+    attempts: int = 4,
+    backoff: float = 0.25,
+) -> Written:
+    """Put `envelope` under `key`, or adopt the result of the same item that is there.
+
+    Between its `attempts` it pauses `backoff * 2**n` seconds, half of it jitter. Raises
+    BrokenObject, ForeignObject, StoreUnusable; StoreError if after all attempts it is
+    still unknown what lies there; ValueError if the output is not JSON (NaN, infinity).
+    """
+    data = envelope.to_bytes()
+    ours = Stored(key, 0, len(data), sha256_hex(data))
+    attempt = 0
+    while True:
+        try:
+            store.put_if_absent(key, data, ours.sha256)
+            if _reads_back(store, ours):
+                return _written(ours, envelope)
+            found = _read_twice(store, key)
+            if found == data:
+                return _written(ours, envelope)
+            return _adopt(key, found, _identity(envelope), envelope.output_sha256())
+        except StoreError:
+            attempt += 1
+            if attempt == attempts:
+                raise
+        pause = backoff * 2 ** (attempt - 1)
+        clock.wait(threading.Event(), pause * (0.5 + random_fraction() / 2))
+
+
+def find_result(
+    store: Store, key: str, *, source_id: str, source_version: str, processing_version: str
+) -> Written | None:
+    """The item's result if an earlier attempt left one under `key`, or none.
+
+    Asked before inference, for an attempt above 1. Raises BrokenObject, ForeignObject,
+    StoreUnusable; StoreError if it stays unknown what lies there.
+    """
+    identity = (source_id, source_version, processing_version)
+    try:
+        return _look_up(store, key, identity)
+    except StoreError:
+        # Two reads that differ, or an object that came or went meanwhile.
+        return _look_up(store, key, identity)
+
+
+def _look_up(store: Store, key: str, identity: Identity) -> Written | None:
+    try:
+        found = _read_twice(store, key)
+    except ObjectMissing:
+        return None
+    written = _adopt(key, found, identity, None)
+    # Whoever wrote it may have died before it was durable.
+    if store.put_if_absent(key, found, written.stored.sha256):
+        raise StoreError(f"{key} vanished while it was read")
+    return written
+
+
+def _reads_back(store: Store, ours: Stored) -> bool:
+    """Whether the store holds our bytes: by the digest it computed itself, or by reading."""
+    info = store.head(ours.key)
+    if info is None:
+        raise ObjectMissing(ours.key)
+    if info.sha256 is not None:
+        return (info.sha256, info.size) == (ours.sha256, ours.length)
+    return info.size == ours.length and sha256_hex(store.read(ours.key)) == ours.sha256
+
+
+def _read_twice(store: Store, key: str) -> bytes:
+    """The bytes, if two reads agree: a read damaged on its way must decide nothing."""
+    first, second = store.read(key), store.read(key)
+    if first != second:
+        raise StoreError(f"two reads of {key} differ")
+    return first
+
+
+def _adopt(key: str, found: bytes, identity: Identity, output_sha256: str | None) -> Written:
+    """Judge what was found; `output_sha256` is this attempt's own output, if it has one."""
+    try:
+        envelope = Envelope.from_bytes(found)
+    except InvalidEnvelope as error:
+        raise BrokenObject(key, str(error)) from None
+    if _identity(envelope) != identity:
+        raise ForeignObject(
+            f"{key} is the key of {_named(identity)}, and holds the result of "
+            f"{_named(_identity(envelope))}",
+            hint="something else writes into this run's folder of the result store: give "
+            "it another store, move the object away and start again",
+        )
+    return _written(
+        Stored(key, 0, len(found), sha256_hex(found)),
+        envelope,
+        adopted=True,
+        divergent=output_sha256 not in (None, envelope.output_sha256()),
+    )
+
+
+def _identity(envelope: Envelope) -> Identity:
+    return envelope.source_id, envelope.source_version, envelope.processing_version
+
+
+def _named(identity: Identity) -> str:
+    source_id, source_version, processing_version = identity
+    return f"{source_id!r} at {source_version} by {processing_version}"
+
+
+def _written(
+    stored: Stored, envelope: Envelope, *, adopted: bool = False, divergent: bool = False
+) -> Written:
+    return Written(stored, adopted, divergent, empty=envelope.output is None)
