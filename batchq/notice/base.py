@@ -32,7 +32,7 @@ class NoticeSource(Protocol):
 
     name: str
 
-    def watch(self, report: Callable[[Notice], None]) -> None:
+    def watch(self, report: Callable[[Notice], object]) -> None:
         """Start watching; returns at once. `report` may be called from any thread."""
         ...
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Found", "Reader", "Skipped", "Source"]
+__all__ = ["Extractor", "Found", "Reader", "Skipped", "Source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +53,12 @@ class Reader(Protocol):
         Raises DocumentError: `source_missing`, `source_changed`, `too_large` (above
         `limit` bytes), each final; `source_unreadable` (an I/O error), which is not.
         """
+        ...
+
+
+class Extractor(Protocol):
+    """Turns a document's bytes into text, surviving whatever they do to a parser."""
+
+    def extract(self, data: bytes, source_id: str) -> tuple[str, str]:
+        """The media type and the text, empty where there is none. Raises DocumentError."""
         ...

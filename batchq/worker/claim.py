@@ -1,0 +1,134 @@
+"""Claim: keep as much in hand as the device needs, and know when the run is over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from batchq.clock import random_fraction
+from batchq.errors import LedgerUnreachable, WorkerReaped
+from batchq.lease import Lease, new_token
+from batchq.ledger.base import ISOLATED_LOSSES, Counts
+from batchq.worker.holdings import Holdings, Work
+from batchq.worker.parts import Parts
+
+__all__ = ["Claimer"]
+
+log = logging.getLogger("batchq.worker")
+
+POLL_S = 1.0
+"""How often a worker without work asks again."""
+
+TICK_S = 0.1
+COUNTS_MAX_AGE_S = 1.0
+
+
+class Claimer:
+    """The first stage, one thread.
+
+    `hand_out` gets the work of each lease. `closing` or a drain ends the stage: no claim
+    is sent afterwards, and what a claim in flight brings is handed out all the same, to
+    be released. `reaped` is told the name under which the ledger no longer knows us.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        holdings: Holdings,
+        closing: threading.Event,
+        hand_out: Callable[[Sequence[Work]], None],
+        reaped: Callable[[str], None],
+    ) -> None:
+        self._parts = parts
+        self._holdings = holdings
+        self._closing = closing
+        self._hand_out = hand_out
+        self._reaped = reaped
+        self._counted_at = float("-inf")
+        self.counts: Counts | None = None
+
+    def run(self) -> None:
+        """Claim until the run is over or `closing` is set."""
+        pace = self._parts.pace
+        while not self._closed():
+            if not self._holdings.wait_below(pace.hold(), TICK_S):
+                continue
+            try:
+                counts = self._count(COUNTS_MAX_AGE_S)
+                lease = self._claim(min(pace.claim_size(counts), pace.hold()))
+                if lease is not None:
+                    self._take(lease)
+                    continue
+                # Nothing is due. Is anything still to come?
+                counts = self._count(0.0)
+            except LedgerUnreachable as error:
+                log.warning("cannot claim: %s", error)
+                self._pause(POLL_S)
+                continue
+            if self._run_is_over(counts):
+                return
+            self._pause(POLL_S if counts.next_due_s is None else min(POLL_S, counts.next_due_s))
+
+    def _claim(self, limit: int) -> Lease | None:
+        """One claim. A lost answer is asked again under the same token."""
+        parts = self._parts
+        token = new_token()
+        while not self._closed():
+            name = parts.registration.name
+            try:
+                lease = parts.ledger.claim(name, token, limit, alone=len(self._holdings) == 0)
+            except WorkerReaped:
+                self._reaped(name)
+                token = new_token()
+                continue
+            except LedgerUnreachable as error:
+                log.warning("no answer to a claim, asking again: %s", error)
+                self._pause(POLL_S)
+                continue
+            if lease is not None and parts.registration.name != name:
+                # Reaped between the claim and here: these items are others' already.
+                token = new_token()
+                continue
+            return lease
+        return None
+
+    def _take(self, lease: Lease) -> None:
+        works = self._holdings.take(lease)
+        if not self._closed():
+            self._parts.events.emit(
+                "claimed", lease=lease.token, items=[work.item.source_id for work in works]
+            )
+        self._hand_out(works)
+        if any(work.item.losses >= ISOLATED_LOSSES for work in works):
+            # It may be this document that kills workers: hold nothing beside it.
+            while not self._closed() and not self._holdings.wait_below(1, TICK_S):
+                pass
+
+    def _closed(self) -> bool:
+        return self._closing.is_set() or self._parts.drain.started
+
+    def _count(self, max_age_s: float) -> Counts:
+        now = self._parts.clock.monotonic()
+        if self.counts is None or now - self._counted_at >= max_age_s:
+            self.counts = self._parts.ledger.counts(self._parts.run)
+            self._counted_at = now
+        return self.counts
+
+    def _run_is_over(self, counts: Counts) -> bool:
+        tallies = counts.tallies
+        return (
+            not self._parts.follow
+            and counts.exact
+            and len(self._holdings) == 0
+            and tallies.ready + tallies.leased == 0
+            and counts.enqueuers_alive == 0
+        )
+
+    def _pause(self, seconds: float) -> None:
+        """Jittered, so that a fleet does not ask in step; over when nothing is held any more."""
+        seconds = max(0.05, seconds) * (0.75 + random_fraction() / 2)
+        if len(self._holdings) > 0:
+            self._holdings.wait_below(1, seconds)
+        else:
+            self._parts.clock.wait(self._closing, seconds)

@@ -1,0 +1,67 @@
+"""Drain: the first notice stops claiming, and a deadline bounds everything after it."""
+
+from __future__ import annotations
+
+import threading
+
+from batchq.clock import Clock
+from batchq.notice.base import Notice
+
+__all__ = ["Drain"]
+
+DEFAULT_WINDOW_S = 25.0
+"""Where a notice names no deadline: what Kubernetes grants, less a margin."""
+
+MARGIN_S = 2.0
+"""Kept for the last calls to the ledger."""
+
+
+class Drain:
+    """Starts once, at the first notice; later ones change nothing. Thread-safe.
+
+    `window`: seconds between a notice without a deadline and the end.
+    """
+
+    def __init__(self, clock: Clock, window: float | None = None) -> None:
+        self._clock = clock
+        self._window = DEFAULT_WINDOW_S if window is None else window
+        # Re-entrant, since a signal may arrive while another signal's notice is taken.
+        self._lock = threading.RLock()
+        self._deadline = 0.0
+        self._started = threading.Event()
+        self.notice: Notice | None = None
+
+    def begin(self, notice: Notice) -> bool:
+        """Take the notice; false if a drain had begun before."""
+        with self._lock:
+            if self.notice is not None:
+                return False
+            self.notice = notice
+            deadline = notice.deadline
+            self._deadline = (
+                self._clock.monotonic() + self._window if deadline is None else deadline
+            )
+        self._started.set()
+        return True
+
+    @property
+    def started(self) -> bool:
+        return self._started.is_set()
+
+    def seconds_left(self) -> float:
+        """Until the last moment for a call to the ledger; without bound if not started."""
+        if not self.started:
+            return float("inf")
+        margin = min(MARGIN_S, self._window / 4)
+        return self._deadline - margin - self._clock.monotonic()
+
+    def fits(self, seconds: float) -> bool:
+        """Whether a step that takes `seconds` ends in time."""
+        return seconds < self.seconds_left()
+
+    def reason(self) -> str:
+        """For the worker's row in the ledger."""
+        if self.notice is None:
+            return ""
+        said = f"{self.notice.kind} {self.notice.action} by {self.notice.source}"
+        return f"{said} ({self.notice.detail})" if self.notice.detail else said

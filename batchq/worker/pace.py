@@ -1,0 +1,124 @@
+"""Pace: how much to claim, and how often to commit, from what has been measured."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+from batchq.ledger.base import Counts
+
+__all__ = ["Pace", "young_interval"]
+
+EXPECTED_UPTIME_S = 5 * 3600.0
+"""Assumed mean time to an interruption: a few hours, as spot capacity shows."""
+
+HOLD_SECONDS = 20.0
+"""How much work a worker holds: enough to sort by length, little enough to give back."""
+
+FIRST_CLAIM = 64
+MAX_CLAIM = 1_000
+MAX_HOLD = 4_096
+MIN_HOLD_BATCHES = 3
+MAX_FLUSH_ITEMS = 1_000
+MAX_FLUSH_SECONDS = 10.0
+
+
+def young_interval(flush_cost_s: float, expected_uptime_s: float) -> float:
+    """Seconds between flushes that waste least: sqrt(2 * cost * time to interruption).
+
+    Source: Young 1974, doi 10.1145/361147.361115, equation 10. It balances the cost of
+    flushing often against the work lost at an interruption.
+    """
+    return math.sqrt(2.0 * flush_cost_s * expected_uptime_s)
+
+
+class _Average:
+    """An exponentially weighted mean that starts at its first value."""
+
+    def __init__(self, weight: float = 0.2) -> None:
+        self._weight = weight
+        self.value: float | None = None
+
+    def add(self, sample: float) -> None:
+        old = self.value
+        self.value = sample if old is None else old + self._weight * (sample - old)
+
+
+class Pace:
+    """Measured rates, and the sizes that follow from them. Thread-safe.
+
+    `claim` and `flush_items` fix a size that is otherwise measured.
+    """
+
+    def __init__(
+        self,
+        *,
+        claim: int | None = None,
+        flush_items: int | None = None,
+        expected_uptime_s: float = EXPECTED_UPTIME_S,
+    ) -> None:
+        self._claim = claim
+        self._flush_items = flush_items
+        self._expected_uptime_s = expected_uptime_s
+        self._lock = threading.Lock()
+        self._seconds_per_item = _Average()
+        self._batch_items = _Average()
+        self._batch_seconds = _Average()
+        self._flush_seconds = _Average()
+
+    def batch_done(self, items: int, seconds: float) -> None:
+        """The device took `seconds` for a batch of `items`."""
+        with self._lock:
+            self._seconds_per_item.add(seconds / max(1, items))
+            self._batch_items.add(items)
+            self._batch_seconds.add(seconds)
+
+    def flush_done(self, seconds: float) -> None:
+        """A commit took `seconds`."""
+        with self._lock:
+            self._flush_seconds.add(seconds)
+
+    def batch_seconds(self) -> float:
+        """What a batch takes on the device; 0 before the first."""
+        with self._lock:
+            return self._batch_seconds.value or 0.0
+
+    def hold(self) -> int:
+        """How many items to have in hand, so that the device never waits."""
+        with self._lock:
+            per_item = self._seconds_per_item.value
+            batch = self._batch_items.value or 0.0
+        if per_item is None:
+            return FIRST_CLAIM
+        enough = max(HOLD_SECONDS / max(per_item, 1e-6), MIN_HOLD_BATCHES * batch)
+        return max(2, min(MAX_HOLD, int(enough)))
+
+    def claim_size(self, counts: Counts | None) -> int:
+        """How many items the next claim asks for.
+
+        Where others work too, the last of a run are shared out: at most
+        ready / (2 * workers) at a time, so that no straggler keeps the rest waiting.
+        """
+        size = self._claim or max(1, min(MAX_CLAIM, self.hold() // 4))
+        if counts is not None and counts.workers_alive > 1:
+            share = counts.tallies.ready // (2 * counts.workers_alive)
+            size = max(1, min(size, share))
+        return size
+
+    def flush_size(self) -> int:
+        """After how many results to commit."""
+        if self._flush_items is not None:
+            return self._flush_items
+        with self._lock:
+            per_item = self._seconds_per_item.value
+        if per_item is None:
+            return 1
+        return max(1, min(MAX_FLUSH_ITEMS, int(self.flush_interval() / max(per_item, 1e-6))))
+
+    def flush_interval(self) -> float:
+        """Seconds after which a waiting result is committed, however few there are."""
+        with self._lock:
+            cost = self._flush_seconds.value
+        if cost is None:
+            return 0.0
+        return min(MAX_FLUSH_SECONDS, young_interval(cost, self._expected_uptime_s))

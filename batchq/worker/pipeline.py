@@ -1,0 +1,377 @@
+"""The pipeline: the story of an item, from its claim to its commit.
+
+    claim → load → prepare → infer → put → verify → settle
+
+Each arrow is a queue, and each stage a thread or a few. What is in them is bounded by
+what is claimed (`Pace.hold`) and by the bytes in memory (`Holdings.reserve`). Loading and
+preparing run ahead of the device; puts, read-backs and commits run behind it.
+
+An item leaves in one of three ways, all through `Settler`: completed, failed (charged
+to the document) or released (not charged). An error that is nobody's document stops the
+pipeline and is raised by `run`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from batchq.errors import BatchqError, DeviceLost, DocumentError
+from batchq.inference.base import Output
+from batchq.item import Document, item_key
+from batchq.lease import ReleaseReason
+from batchq.result import Envelope, result_key
+from batchq.store.base import StoreError
+from batchq.store.verified import BrokenObject, find_result, write_result
+from batchq.worker.claim import Claimer
+from batchq.worker.holdings import Holdings, Work
+from batchq.worker.parts import Parts
+from batchq.worker.settle import Settler
+from batchq.worker.window import Window
+
+__all__ = ["Pipeline"]
+
+log = logging.getLogger("batchq.worker")
+
+T = TypeVar("T")
+
+TICK_S = 0.1
+MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
+DEFAULT_BATCH_COST = 16_384
+
+ERROR_WINDOW_S = 5.0
+"""After an error, how long results that are already made may take to be committed."""
+
+HOPELESS_AFTER = 20
+"""So many unexpected errors before any success are the processor's, not the documents'."""
+
+
+class Pipeline:
+    """One life of a worker. `run` returns when the run is finished or a drain is over."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._clock = parts.clock
+        self.holdings = Holdings()
+        self._loaded = threading.Event()
+        self._closing = threading.Event()
+        self._halt = threading.Event()
+        self._attention = threading.Event()
+        self._error: BaseException | None = None
+        self._progress = self._clock.monotonic()
+        self._to_load: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self._window = Window(getattr(parts.processor, "batch_tokens", DEFAULT_BATCH_COST))
+        self._to_put: queue.SimpleQueue[tuple[Work, Output, int]] = queue.SimpleQueue()
+        self._upstream = _Counter()
+        self._on_device: Sequence[Work] = ()
+        self._successes = 0
+        self._unexpected = 0
+        self.claimer = Claimer(parts, self.holdings, self._closing, self._hand_out, self.reaped)
+        self.settler = Settler(parts, self.holdings, self._halt, self._step)
+
+    # -- from outside ------------------------------------------------------------
+
+    def run(self, on_tick: Callable[[], None] = lambda: None) -> None:
+        """Process until the run is finished or a drain is over. Raises what stopped it.
+
+        `on_tick` is called often from this thread.
+        """
+        stages = [("claim", self._claim_stage), ("infer", self._infer_stage)]
+        stages += [(f"load-{n}", self._load_stage) for n in range(self._parts.loaders)]
+        stages += [(f"put-{n}", self._put_stage) for n in range(self._parts.putters)]
+        stages += [("settle", self.settler.run)]
+        threads = [
+            threading.Thread(target=self._guard, args=(stage,), name=name, daemon=True)
+            for name, stage in stages
+        ]
+        for thread in threads:
+            thread.start()
+        while not self._over():
+            on_tick()
+            self._clock.wait(self._attention, TICK_S)
+        on_tick()
+        self._closing.set()
+        if self._error is not None:
+            self._save_what_is_made()
+        self._halt.set()
+        for thread in threads:
+            thread.join(timeout=min(1.0, max(0.0, self._parts.drain.seconds_left())))
+        if self._error is not None:
+            raise self._error
+
+    def last_progress(self) -> float | None:
+        """Monotonic time of the last step, or none while there is nothing to do."""
+        idle = self._loaded.is_set() and len(self.holdings) == 0
+        return None if idle else self._progress
+
+    def reaped(self, name: str) -> None:
+        """The ledger took back all that `name` held: drop it wherever it is."""
+        if self._parts.registration.renew(name, self.holdings.cancel_all):
+            log.warning("%s was reaped; what it held is others' now", name)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop everything; `run` raises the first error it was given."""
+        if self._error is None:
+            self._error = error
+        self._attention.set()
+
+    def off_device(self) -> list[Work]:
+        """What is held and was not on the device when that was lost."""
+        suspects = set(self._on_device)
+        return [work for work in self.holdings.all() if work not in suspects]
+
+    # -- supervising -------------------------------------------------------------
+
+    def _over(self) -> bool:
+        drain = self._parts.drain
+        if self._error is not None:
+            return True
+        if drain.started:
+            if not self._closing.is_set():
+                self._closing.set()
+                self._release_unstarted()
+            return len(self.holdings) == 0 or drain.seconds_left() <= 0
+        return self._closing.is_set() and len(self.holdings) == 0
+
+    def _release_unstarted(self) -> None:
+        """Give back at once what no stage has begun, so that others need not wait a TTL."""
+        waiting = self._window.take_all()
+        while (work := _next(self._to_load, 0.0)) is not None:
+            waiting.append(work)
+            self._upstream.add(-1)
+        self.settler.released(waiting, ReleaseReason.DRAIN)
+
+    def _save_what_is_made(self) -> None:
+        """After an error: release what has not begun and let results reach their commit."""
+        self._release_unstarted()
+        until = self._clock.monotonic() + ERROR_WINDOW_S
+        while self.off_device() and self._clock.monotonic() < until:
+            self._clock.wait(self._halt, TICK_S)
+
+    def _guard(self, stage: Callable[[], None]) -> None:
+        try:
+            stage()
+        except BaseException as error:
+            self.fail(error)
+
+    def _step(self) -> None:
+        self._progress = self._clock.monotonic()
+
+    # -- claim -------------------------------------------------------------------
+
+    def _claim_stage(self) -> None:
+        while not self._loaded.wait(TICK_S):
+            if self._closing.is_set():
+                return
+        self.claimer.run()
+        if not self._parts.drain.started:
+            self._closing.set()
+
+    def _hand_out(self, works: Sequence[Work]) -> None:
+        self._step()
+        if self._parts.drain.started:
+            self.settler.released(works, ReleaseReason.DRAIN)
+            return
+        self._upstream.add(len(works))
+        for work in works:
+            self._to_load.put(work)
+
+    # -- load and prepare --------------------------------------------------------
+
+    def _load_stage(self) -> None:
+        while not self._halt.is_set():
+            work = _next(self._to_load, TICK_S)
+            if work is None:
+                continue
+            try:
+                if self._closing_early():
+                    self.settler.released([work], ReleaseReason.DRAIN)
+                elif self.holdings.reserve(work):
+                    self._load(work)
+            finally:
+                self._upstream.add(-1)
+
+    def _closing_early(self) -> bool:
+        return self._parts.drain.started or self._error is not None
+
+    def _load(self, work: Work) -> None:
+        parts, item = self._parts, work.item
+        try:
+            if item.attempt > 1 and self._adopt(work):
+                return
+            data = parts.reader.read(item.locator, item.source_version, MAX_DOCUMENT_BYTES)
+            media_type, text = parts.extractor.extract(data, item.source_id)
+            if not text.strip():
+                self._to_put.put((work, Output(None, 0, 0), 0))
+                return
+            work.prepared = parts.processor.prepare(
+                Document(item.source_id, item.source_version, media_type, text)
+            )
+        except DocumentError as error:
+            self.settler.failed(work, error.cause, error.message, final=error.final)
+        except StoreError as error:
+            log.warning("%s: cannot look for an earlier result: %s", item.source_id, error)
+            self.settler.released([work], ReleaseReason.STORE)
+        except BrokenObject as error:
+            self._give_up_key(work, error)
+        except BatchqError:
+            raise
+        except Exception as error:
+            self._unexpected_error(work, "prepare_failed", error)
+        else:
+            self._step()
+            self._window.add(work)
+
+    def _adopt(self, work: Work) -> bool:
+        """Whether an earlier attempt's result lies in the store, whole and valid."""
+        item, run = work.item, self._parts.run
+        found = find_result(
+            self._parts.store,
+            self._key(work),
+            source_id=item.source_id,
+            source_version=item.source_version,
+            processing_version=run.processing_version,
+        )
+        if found is None:
+            return False
+        self.settler.completed(work, found)
+        return True
+
+    # -- infer -------------------------------------------------------------------
+
+    def _infer_stage(self) -> None:
+        self._parts.processor.load(self._parts.device)
+        self._step()
+        self._loaded.set()
+        while not self._halt.is_set():
+            batch = self._window.next_batch(self._upstream.value, TICK_S)
+            if self._closing_early():
+                self.settler.released(batch, ReleaseReason.DRAIN)
+                continue
+            batch = [work for work in batch if self.holdings.holds(work)]
+            if batch:
+                self._on_device = batch
+                began = self._clock.monotonic()
+                self._infer(batch)
+                self._parts.pace.batch_done(len(batch), self._clock.monotonic() - began)
+                self._on_device = ()
+
+    def _infer(self, batch: Sequence[Work]) -> None:
+        """Run a batch. If it fails it is halved, so that one bad document fails alone."""
+        error = self._try_infer(batch)
+        self._step()
+        if error is None:
+            return
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            self._infer(batch[:middle])
+            self._infer(batch[middle:])
+        elif isinstance(error, DocumentError):
+            self.settler.failed(batch[0], error.cause, error.message, final=error.final)
+        else:
+            self._unexpected_error(batch[0], "infer_failed", error)
+
+    def _try_infer(self, batch: Sequence[Work]) -> Exception | None:
+        # The caller handles the error outside this frame: its traceback holds tensors.
+        try:
+            outputs = self._parts.processor.infer(
+                [work.prepared for work in batch if work.prepared]
+            )
+            if len(outputs) != len(batch):
+                raise ValueError(f"{len(outputs)} outputs for {len(batch)} documents")
+        except DeviceLost:
+            raise
+        except Exception as error:
+            return error.with_traceback(None)
+        self._successes += len(batch)
+        for work, output in zip(batch, outputs, strict=True):
+            self.holdings.unload(work)
+            self._to_put.put((work, output, len(batch)))
+        return None
+
+    def _unexpected_error(self, work: Work, cause: str, error: Exception) -> None:
+        described = f"{type(error).__name__}: {error}"
+        self._unexpected += 1
+        if self._successes == 0 and self._unexpected >= HOPELESS_AFTER:
+            raise BatchqError(
+                f"the processor failed on each of the first {self._unexpected} documents; "
+                f"the last error was {described}",
+                hint="mend the processor and start the worker again; each of these "
+                "documents was charged one failure",
+            ) from error
+        self.settler.failed(work, cause, described, final=False)
+
+    # -- put and verify ----------------------------------------------------------
+
+    def _put_stage(self) -> None:
+        while not self._halt.is_set():
+            made = _next(self._to_put, TICK_S)
+            if made is not None and self.holdings.holds(made[0]):
+                self._put(*made)
+
+    def _put(self, work: Work, output: Output, rows: int) -> None:
+        try:
+            envelope = self._envelope(work, output, rows)
+            written = write_result(self._parts.store, self._key(work), envelope, clock=self._clock)
+        except (ValueError, TypeError) as error:
+            self.settler.failed(work, "output_invalid", f"not JSON: {error}", final=False)
+        except StoreError as error:
+            log.warning("%s: not stored: %s", work.item.source_id, error)
+            self.settler.released([work], ReleaseReason.STORE)
+        except BrokenObject as error:
+            self._give_up_key(work, error)
+        else:
+            self._step()
+            self.settler.completed(work, written)
+
+    def _envelope(self, work: Work, output: Output, rows: int) -> Envelope:
+        item, value = work.item, output.value
+        return Envelope(
+            source_id=item.source_id,
+            source_version=item.source_version,
+            processing_version=self._parts.run.processing_version,
+            output=value.tolist() if hasattr(value, "tolist") else value,
+            tokens_total=output.tokens_total,
+            tokens_used=output.tokens_used,
+            provenance={
+                **self._parts.provenance,
+                "attempt": item.attempt,
+                "generation": item.generation,
+                "worker": self._parts.registration.name,
+                "batch_rows": rows,
+            },
+        )
+
+    def _key(self, work: Work) -> str:
+        item, run = work.item, self._parts.run
+        key = item_key(item.source_id, item.source_version, run.processing_version)
+        return result_key(run.prefix, key, item.source_id, item.generation)
+
+    def _give_up_key(self, work: Work, error: BrokenObject) -> None:
+        log.error("%s: %s; the item begins anew under another key", work.item.source_id, error)
+        self.settler.released([work], ReleaseReason.BROKEN_OBJECT)
+
+
+class _Counter:
+    """How many items lie before the device; moved by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._value = 0
+
+    def add(self, number: int) -> None:
+        with self._lock:
+            self._value += number
+
+    def value(self) -> int:
+        return self._value
+
+
+def _next(source: queue.SimpleQueue[T], seconds: float) -> T | None:
+    try:
+        return source.get(timeout=seconds) if seconds else source.get_nowait()
+    except queue.Empty:
+        return None

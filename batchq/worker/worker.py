@@ -1,0 +1,288 @@
+"""The worker: one process's life, from its registration to its exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from batchq.clock import Clock
+from batchq.errors import BatchqError, DeviceLost, ExitCode, LedgerUnreachable
+from batchq.event import Events
+from batchq.inference.base import Processor
+from batchq.lease import ReleaseReason
+from batchq.ledger.base import Counts, Ledger, Run
+from batchq.notice.base import NoticeSource
+from batchq.source.base import Extractor, Reader
+from batchq.store.base import Store
+from batchq.worker.drain import Drain
+from batchq.worker.heartbeat import Heartbeat, Registration
+from batchq.worker.pace import Pace
+from batchq.worker.parts import Parts
+from batchq.worker.pipeline import Pipeline
+
+__all__ = ["Progress", "WorkerSettings", "run_worker"]
+
+log = logging.getLogger("batchq.worker")
+
+PROGRESS_EVERY_S = 0.5
+LAST_CALLS_S = 10.0
+"""How long the last calls to the ledger may take where no deadline presses."""
+
+LIBRARIES = ("batchq", "torch", "transformers", "sentence-transformers", "tokenizers", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What a person may set. Times in seconds; none means measured or the default.
+
+    `claim`: items a claim; `flush_items`: results a commit; `notice_window`: from a
+    notice without a deadline to the end.
+    """
+
+    lease_ttl: float = 60.0
+    claim: int | None = None
+    flush_items: int | None = None
+    device: str = "auto"
+    follow: bool = False
+    stall_timeout: float = 600.0
+    notice_window: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a progress bar needs: this worker's commits, what it holds, the run's counts."""
+
+    committed: int
+    held: int
+    counts: Counts
+
+
+def run_worker(
+    *,
+    ledger: Ledger,
+    run: Run,
+    store: Store,
+    reader: Reader,
+    extractor: Extractor,
+    processor: Processor,
+    settings: WorkerSettings,
+    events: Events,
+    clock: Clock,
+    notices: Sequence[NoticeSource] = (),
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> ExitCode:
+    """Process `run` until nothing is left, a notice stops it, or something breaks.
+
+    Returns OK, DEAD_LETTERS, STOPPED or INTERRUPTED_TWICE. Raises DeviceLost (start
+    another process), StoreUnusable, LedgerUnreachable or another BatchqError.
+    """
+    drain = Drain(clock, settings.notice_window)
+    for source in notices:
+        source.watch(drain.begin)
+    try:
+        counts = ledger.counts(run)
+        if not settings.follow and _is_over(counts):
+            return _nothing_to_do(counts, events)
+        about = _about(settings, notices)
+        registration = Registration(ledger, run, _host(), settings.lease_ttl, about)
+        registration.register()
+        parts = Parts(
+            ledger=ledger,
+            run=run,
+            store=store,
+            reader=reader,
+            extractor=extractor,
+            processor=processor,
+            registration=registration,
+            events=events,
+            clock=clock,
+            drain=drain,
+            pace=Pace(claim=settings.claim, flush_items=settings.flush_items),
+            device=settings.device,
+            provenance={"device": settings.device, "versions": about["versions"]},
+            follow=settings.follow,
+        )
+        events.emit("started", worker=registration.name, run=run.name, **about)
+        return _Life(parts, settings, on_progress, counts).live()
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED_TWICE
+    finally:
+        for source in notices:
+            source.close()
+
+
+class _Life:
+    """From the registration to the last call."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        settings: WorkerSettings,
+        on_progress: Callable[[Progress], None],
+        counts: Counts,
+    ) -> None:
+        self._parts = parts
+        self._on_progress = on_progress
+        self._counts = counts
+        self._reported_at = float("-inf")
+        self._announced = False
+        self._pipeline = Pipeline(parts)
+        self._heartbeat = Heartbeat(
+            parts.ledger,
+            parts.registration,
+            parts.clock,
+            stall_timeout=settings.stall_timeout,
+            last_progress=self._pipeline.last_progress,
+            on_reaped=self._pipeline.reaped,
+            on_fatal=self._pipeline.fail,
+        )
+
+    def live(self) -> ExitCode:
+        parts, drain = self._parts, self._parts.drain
+        self._heartbeat.start()
+        try:
+            self._pipeline.run(self._tick)
+        except DeviceLost as error:
+            # What was on the device stays leased: as a loss it shrinks the next lease,
+            # until the document that does this is alone.
+            self._leave(self._release_off_device)
+            self._stopped(str(error), error.exit_code)
+            raise
+        except LedgerUnreachable as error:
+            if not drain.started:
+                self._stopped(str(error), error.exit_code)
+                raise
+            # Time is over with a commit unresolved: what is in the store is adopted later.
+            log.error("the drain ended without the ledger's answer: %s", error)
+            self._stopped(drain.reason(), ExitCode.STOPPED)
+            return ExitCode.STOPPED
+        except BaseException as error:
+            code = error.exit_code if isinstance(error, BatchqError) else ExitCode.ERROR
+            reason = f"{type(error).__name__}: {error}"
+            self._leave(lambda: parts.ledger.stop(parts.registration.name, reason))
+            self._stopped(reason, code)
+            raise
+        reason = drain.reason() or "run finished"
+        self._leave(lambda: parts.ledger.stop(parts.registration.name, reason))
+        code = self._exit_code()
+        self._stopped(reason, code)
+        return code
+
+    def _tick(self) -> None:
+        """Called often from the main thread, never from a signal handler."""
+        parts = self._parts
+        if parts.drain.started and not self._announced:
+            self._announced = True
+            self._announce_notice()
+        now = parts.clock.monotonic()
+        if now - self._reported_at >= PROGRESS_EVERY_S:
+            self._reported_at = now
+            self._on_progress(
+                Progress(
+                    committed=self._pipeline.settler.accepted,
+                    held=len(self._pipeline.holdings),
+                    counts=self._pipeline.claimer.counts or self._counts,
+                )
+            )
+
+    def _announce_notice(self) -> None:
+        notice, left = self._parts.drain.notice, self._parts.drain.seconds_left()
+        assert notice is not None
+        log.warning("%s: stopping within %.0f s", self._parts.drain.reason(), left)
+        self._parts.events.emit(
+            "notice",
+            kind=notice.kind,
+            action=notice.action,
+            source=notice.source,
+            deadline_s=round(left, 1),
+        )
+
+    def _release_off_device(self) -> None:
+        held = [work.held for work in self._pipeline.off_device()]
+        self._parts.ledger.release(self._parts.registration.name, held, ReleaseReason.DRAIN)
+
+    def _leave(self, last_call: Callable[[], object]) -> None:
+        """Stop beating and make one last call, bounded: leases end by themselves too."""
+        self._heartbeat.stop()
+        seconds = max(0.5, min(LAST_CALLS_S, self._parts.drain.seconds_left()))
+        thread = threading.Thread(target=_quietly, args=(last_call,), daemon=True)
+        thread.start()
+        thread.join(seconds)
+        if thread.is_alive():
+            log.warning("the ledger did not answer within %.0f s; leases will expire", seconds)
+
+    def _exit_code(self) -> ExitCode:
+        if self._parts.drain.started and self._pipeline.holdings.all():
+            return ExitCode.STOPPED
+        try:
+            counts = self._parts.ledger.counts(self._parts.run)
+        except LedgerUnreachable:
+            return ExitCode.STOPPED
+        if self._parts.drain.started and not _is_over(counts):
+            return ExitCode.STOPPED
+        return _finished_code(counts)
+
+    def _stopped(self, reason: str, code: ExitCode) -> None:
+        self._parts.events.emit("stopped", reason=reason, exit_code=int(code))
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except BatchqError as error:
+        log.warning("last call to the ledger: %s", error)
+
+
+def _is_over(counts: Counts) -> bool:
+    remaining = counts.tallies.ready + counts.tallies.leased
+    return counts.exact and remaining == 0 and counts.enqueuers_alive == 0
+
+
+def _finished_code(counts: Counts) -> ExitCode:
+    return ExitCode.DEAD_LETTERS if counts.tallies.dead_lettered else ExitCode.OK
+
+
+def _nothing_to_do(counts: Counts, events: Events) -> ExitCode:
+    tallies = counts.tallies
+    if tallies.total == 0:
+        reason = "the run is empty: nothing was enqueued"
+    else:
+        reason = f"nothing to do: all {tallies.total} items have ended"
+    code = _finished_code(counts)
+    log.info("%s", reason)
+    events.emit("stopped", reason=reason, exit_code=int(code))
+    return code
+
+
+def _host() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def _about(settings: WorkerSettings, notices: Sequence[NoticeSource]) -> Mapping[str, Any]:
+    """What a worker says of itself: kept on its row, shown by `status`."""
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "device": settings.device,
+        "notices": [source.name for source in notices] or ["none: lease expiry only"],
+        "python": platform.python_version(),
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Read from the installed packages, so that none need be imported."""
+    versions = {}
+    for name in LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

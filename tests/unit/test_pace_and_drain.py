@@ -1,0 +1,81 @@
+"""Sizes that follow from measurements, and the deadline that a notice sets."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from batchq.clock import ManualClock
+from batchq.ledger.base import Counts, Tallies
+from batchq.notice.base import Notice
+from batchq.worker.drain import Drain
+from batchq.worker.pace import FIRST_CLAIM, MAX_HOLD, Pace, young_interval
+
+
+def counts(ready: int, workers: int) -> Counts:
+    return Counts(Tallies(total=ready, ready=ready), workers, 0, now=0.0)
+
+
+def test_youngs_interval_is_the_published_example() -> None:
+    """0.25 s a flush and 5 h between interruptions: 95 s, 47 items of 2 s."""
+    interval = young_interval(0.25, 5 * 3600)
+    assert math.isclose(94.868, interval, abs_tol=0.001)
+    assert int(interval / 2) == 47
+
+
+def test_the_first_claim_is_small_and_later_ones_follow_the_rate() -> None:
+    """Nothing is known at first; then about twenty seconds of work are held."""
+    pace = Pace()
+    assert pace.hold() == FIRST_CLAIM
+    pace.batch_done(items=10, seconds=10.0)
+    assert pace.hold() == 30
+    fast = Pace()
+    fast.batch_done(items=1_000, seconds=0.1)
+    assert fast.hold() == MAX_HOLD
+
+
+def test_claims_shrink_near_the_end_where_others_work_too() -> None:
+    """ready / (2 * workers), and at least one; a lone worker takes all it can hold."""
+    pace = Pace(claim=100)
+    assert pace.claim_size(counts(10_000, 4)) == 100
+    assert pace.claim_size(counts(80, 4)) == 10
+    assert pace.claim_size(counts(3, 4)) == 1
+    assert pace.claim_size(counts(80, 1)) == 100
+
+
+def test_results_are_committed_at_once_until_a_commit_was_measured() -> None:
+    """The first flush measures; dearer flushes come less often, at most each ten seconds."""
+    pace = Pace()
+    assert (pace.flush_size(), pace.flush_interval()) == (1, 0.0)
+    pace.batch_done(items=10, seconds=1.0)
+    pace.flush_done(0.000_1)
+    assert math.isclose(young_interval(0.000_1, 5 * 3600), pace.flush_interval())
+    assert pace.flush_size() == 18
+    pace.flush_done(60.0)
+    assert pace.flush_interval() == 10.0
+    assert Pace(flush_items=7).flush_size() == 7
+
+
+def test_the_first_notice_sets_the_deadline_and_repeats_change_nothing() -> None:
+    """A later notice, however urgent, starts no second drain."""
+    clock = ManualClock(monotonic=100.0)
+    drain = Drain(clock)
+    assert math.inf == drain.seconds_left()
+    assert drain.begin(Notice("spot", "terminate", 220.0, "ec2"))
+    assert not drain.begin(Notice("signal", "SIGTERM", 101.0, "signals"))
+    assert drain.seconds_left() == 118.0
+    clock.advance(100)
+    assert drain.fits(17.0)
+    assert not drain.fits(18.5)
+    assert drain.reason() == "spot terminate by ec2"
+
+
+@pytest.mark.parametrize(("window", "left"), [(30.0, 28.0), (4.0, 3.0)])
+def test_a_notice_without_a_deadline_gets_the_window_less_a_margin(
+    window: float, left: float
+) -> None:
+    """The margin is kept for the last calls, and never eats a short window."""
+    drain = Drain(ManualClock(), window)
+    drain.begin(Notice("signal", "SIGTERM", None, "signals"))
+    assert left == drain.seconds_left()

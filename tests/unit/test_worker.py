@@ -1,0 +1,319 @@
+"""What a worker does to its items, on a memory ledger and store, with real threads."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from batchq.clock import SystemClock
+from batchq.errors import BatchqError, DeviceLost, ExitCode
+from batchq.item import item_key
+from batchq.ledger.base import Role, WorkerState
+from batchq.ledger.memory import MemoryLedger
+from batchq.result import Envelope, result_key, sha256_hex
+from batchq.store.memory import MemoryStore
+from tests.unit.worker_kit import FAST, POLICY, Kit, LossyLedger
+
+
+def numbered(count: int) -> dict[str, str]:
+    return {f"doc-{n:04}": f"text number {n}" for n in range(count)}
+
+
+def test_every_document_ends_with_its_own_result() -> None:
+    """A plain run: all completed, each with the output of its own text, exit 0."""
+    kit = Kit.of(numbered(300))
+    assert kit.work() == ExitCode.OK
+    expected = {name: {"shout": text.upper()} for name, text in kit.shelf.documents.items()}
+    assert expected == kit.outputs()
+    assert (kit.tallies.completed, kit.tallies.leased, kit.tallies.ready) == (300, 0, 0)
+    assert kit.tallies.attempts == 300
+
+
+def test_a_second_worker_finds_nothing_to_do() -> None:
+    """A finished run ends at once, without loading the model."""
+    kit = Kit.of(numbered(3))
+    kit.work()
+    kit.processor.load = lambda device: pytest.fail("the model was loaded for nothing")  # type: ignore[method-assign]
+    assert kit.work() == ExitCode.OK
+    assert "nothing to do" in kit.events_of("stopped")[-1]["reason"]
+
+
+def test_an_empty_run_ends_and_says_so() -> None:
+    """A worker does not wait for documents that nobody is enqueueing."""
+    kit = Kit.of({})
+    assert kit.work() == ExitCode.OK
+    assert "empty" in kit.events_of("stopped")[-1]["reason"]
+
+
+def test_a_worker_waits_while_an_enqueue_is_under_way() -> None:
+    """It ends only when nothing is left and no enqueuer is alive."""
+    kit = Kit.of({})
+    kit.ledger.register(kit.run, "slow-enqueuer", 60, Role.ENQUEUER, {})
+    working = kit.work_in_thread()
+    kit.shelf.documents |= numbered(20)
+    kit.enqueue(numbered(20))
+    for _ in range(200):
+        if kit.tallies.completed == 20:
+            break
+        threading.Event().wait(0.05)
+    assert working.code is None
+    kit.ledger.stop("slow-enqueuer", "done")
+    assert working.join() == ExitCode.OK
+    assert kit.tallies.completed == 20
+
+
+def test_one_bad_document_fails_alone() -> None:
+    """A batch that raises is halved until only the bad one is charged."""
+    kit = Kit.of(numbered(50) | {"bad": "poison"})
+    assert kit.work() == ExitCode.DEAD_LETTERS
+    assert (kit.tallies.completed, kit.tallies.dead_lettered) == (50, 1)
+    assert POLICY.max_failures == kit.tallies.failures
+    [letter] = kit.ledger.dead_letters(kit.run, 0, 10)
+    assert (letter.source_id, letter.cause) == ("bad", "infer_failed")
+    assert "RuntimeError: the device chokes" in letter.error
+
+
+def test_a_missing_document_is_dead_lettered_without_retries() -> None:
+    """`source_missing` is final: asking again cannot bring it back."""
+    kit = Kit.of(numbered(3))
+    del kit.shelf.documents["doc-0001"]
+    assert kit.work() == ExitCode.DEAD_LETTERS
+    [letter] = kit.ledger.dead_letters(kit.run, 0, 10)
+    assert (letter.cause, letter.attempt) == ("source_missing", 1)
+
+
+def test_a_changed_document_is_never_computed_from() -> None:
+    """Other bytes than the item's version end it as `source_changed`."""
+    kit = Kit.of(numbered(3))
+    kit.shelf.documents["doc-0001"] = "something else"
+    assert kit.work() == ExitCode.DEAD_LETTERS
+    [letter] = kit.ledger.dead_letters(kit.run, 0, 10)
+    assert letter.cause == "source_changed"
+    assert "something else" not in {text for batch in kit.processor.batches for text in batch}
+
+
+def test_a_document_without_text_is_completed_as_empty() -> None:
+    """White space is no text: the result says so and the processor never sees it."""
+    kit = Kit.of({"blank": " \n\t ", "full": "words"})
+    assert kit.work() == ExitCode.OK
+    assert kit.outputs() == {"blank": None, "full": {"shout": "WORDS"}}
+    assert kit.tallies.empty == 1
+    assert kit.processor.batches == [["words"]]
+
+
+def test_a_broken_processor_stops_the_worker_and_not_the_documents() -> None:
+    """When nothing but errors comes out from the start, it is not the documents' fault."""
+    kit = Kit.of(numbered(500))
+
+    def choke(texts: object) -> None:
+        raise RuntimeError("no kernel image is available")
+
+    kit.processor.before_batch = choke
+    with pytest.raises(BatchqError, match="no kernel image"):
+        kit.work()
+    assert kit.tallies.dead_lettered == 0
+    assert (kit.tallies.leased, kit.tallies.ready) == (0, 500)
+
+
+def test_a_notice_releases_what_has_not_begun_and_commits_what_has() -> None:
+    """Drain: exit 75, nothing held, and no claim after the notice."""
+    kit = Kit.of(numbered(400))
+
+    def press_once(texts: object) -> None:
+        if len(kit.processor.batches) == 3:
+            kit.notices.press()
+
+    kit.processor.before_batch = press_once
+    assert kit.work() == ExitCode.STOPPED
+    tallies = kit.tallies
+    assert tallies.leased == 0
+    assert tallies.completed == sum(len(batch) for batch in kit.processor.batches)
+    assert tallies.completed + tallies.ready == 400
+    assert tallies.interrupted > 0
+    assert (tallies.failures, tallies.lost_leases) == (0, 0)
+    kinds = [event.kind for event in kit.events.all()]
+    assert "claimed" not in kinds[kinds.index("notice") :]
+    [worker] = [w for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER]
+    assert (worker.state, worker.stop_reason) == (WorkerState.STOPPED, "spot terminate by button")
+    # Another worker finishes what is left, and the outputs are those of a quiet run.
+    kit.processor.before_batch = lambda texts: None
+    assert kit.work() == ExitCode.OK
+    quiet = Kit.of(numbered(400))
+    quiet.work()
+    assert quiet.outputs() == kit.outputs()
+
+
+def test_a_drain_ends_by_its_deadline_though_the_device_hangs() -> None:
+    """What cannot be finished in time is released, not kept."""
+    kit = Kit.of(numbered(30))
+    never = threading.Event()
+
+    def hang(texts: object) -> None:
+        kit.notices.press(deadline=SystemClock().monotonic() + 2.5)
+        never.wait(20)
+
+    kit.processor.before_batch = hang
+    began = SystemClock().monotonic()
+    assert kit.work() == ExitCode.STOPPED
+    assert SystemClock().monotonic() - began < 2.5
+    never.set()
+    assert (kit.tallies.leased, kit.tallies.ready) == (0, 30)
+
+
+def test_a_reaped_worker_is_fenced_registers_anew_and_finishes() -> None:
+    """Taken for dead in the middle of a batch: its result is refused, the run still ends."""
+    kit = Kit.of(numbered(5))
+    taken = threading.Event()
+
+    def lose_lease(texts: object) -> None:
+        if not taken.is_set():
+            taken.set()
+            [worker] = [w for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER]
+            kit.ledger.stop(worker.name, "as a reaper would")
+
+    kit.processor.before_batch = lose_lease
+    assert kit.work() == ExitCode.OK
+    assert (kit.tallies.completed, kit.tallies.leased) == (5, 0)
+    names = {w.name for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER}
+    assert len(names) == 2
+
+
+def test_a_result_that_an_earlier_attempt_stored_is_adopted() -> None:
+    """Attempt 2 looks in the store first: no inference, and the counter says so."""
+    kit = Kit.of({"doc": "hello"})
+    kit.ledger.register(kit.run, "first", 60, Role.WORKER, {})
+    lease = kit.ledger.claim("first", "t" * 32, 1, alone=True)
+    assert lease is not None
+    item = lease.items[0]
+    envelope = Envelope("doc", item.source_version, "shout-1", {"shout": "HELLO"}, 1, 1)
+    data = envelope.to_bytes()
+    key = result_key(kit.run.prefix, item_key("doc", item.source_version, "shout-1"), "doc", 1)
+    kit.store.put_if_absent(key, data, sha256_hex(data))
+    kit.ledger.stop("first", "vanished after the put")
+    assert kit.work() == ExitCode.OK
+    assert kit.processor.batches == []
+    assert (kit.tallies.completed, kit.tallies.adopted) == (1, 1)
+    assert len(kit.events_of("adopted")) == 1
+
+
+def test_a_broken_object_gives_the_item_another_key() -> None:
+    """Garbage under the result key stays where it is; the item begins a new generation."""
+    kit = Kit.of({"doc": "hello"})
+    version, _ = kit.shelf.fingerprint("doc")
+    key = result_key(kit.run.prefix, item_key("doc", version, "shout-1"), "doc", 1)
+    kit.store.put_if_absent(key, b"half an obj", sha256_hex(b"half an obj"))
+    assert kit.work() == ExitCode.OK
+    [row] = kit.results()
+    assert (row.generation, kit.store.read(key)) == (2, b"half an obj")
+    assert row.stored.key.endswith(".g2.json")
+
+
+@pytest.mark.parametrize("verb", ["claim", "commit", "fail", "release", "beat", "stop"])
+def test_a_lost_answer_is_asked_again_and_changes_nothing(verb: str) -> None:
+    """The verb took effect and the answer was lost: no loss, no double, exact tallies."""
+    kit = Kit.of(numbered(40) | {"bad": "poison"})
+    lossy = LossyLedger(kit.ledger, {verb}, times=1)
+    assert kit.work(ledger=lossy) in (ExitCode.DEAD_LETTERS, ExitCode.STOPPED)  # type: ignore[arg-type]
+    assert (kit.tallies.completed, kit.tallies.dead_lettered, kit.tallies.leased) == (40, 1, 0)
+    assert len(kit.outputs()) == 40
+    assert (kit.tallies.fenced, kit.tallies.lost_leases) == (0, 0)
+
+
+def test_a_hung_device_stops_the_beats_and_ends_the_process() -> None:
+    """No step for `stall_timeout`: exit 76, and only what was on the device stays leased."""
+    kit = Kit.of(numbered(200))
+    never = threading.Event()
+    kit.processor.before_batch = lambda texts: never.wait(30)
+    with pytest.raises(DeviceLost, match="no progress"):
+        kit.work(replace(FAST, stall_timeout=0.5))
+    never.set()
+    on_device = len(kit.processor.batches[0])
+    assert on_device == kit.tallies.leased
+    assert 200 - on_device == kit.tallies.ready
+
+
+def test_a_lost_device_leaves_its_batch_to_be_reaped_as_a_loss() -> None:
+    """The rest is released at once; the batch shrinks by its losses until it is one."""
+    kit = Kit.of(numbered(100))
+
+    def die(texts: object) -> None:
+        raise DeviceLost("an illegal memory access was encountered")
+
+    kit.processor.before_batch = die
+    with pytest.raises(DeviceLost):
+        kit.work()
+    assert len(kit.processor.batches[0]) == kit.tallies.leased
+
+
+def test_a_suspect_is_worked_on_alone() -> None:
+    """An item that has been lost twice is claimed when nothing else is held."""
+    kit = Kit.of(numbered(60), ledger=MemoryLedger(policy=POLICY))
+    suspect = "doc-0030"
+    # Two losses make it a suspect: it dies with its worker twice.
+    tables = kit.ledger._tables  # type: ignore[attr-defined]
+    [row] = [row for row in tables.items.values() if row.new.source_id == suspect]
+    row.losses = 2
+    kit.ledger.register(kit.run, "mover", 60, Role.OPERATOR, {})
+    tables.delay(tables.processes["mover"], row)
+    held: list[int] = []
+
+    def watch(texts: object) -> None:
+        if kit.shelf.documents[suspect] in texts:  # type: ignore[operator]
+            held.append(kit.tallies.leased)
+
+    kit.processor.before_batch = watch
+    assert kit.work() == ExitCode.OK
+    assert held == [1]
+
+
+def test_several_workers_share_a_run_and_commit_each_item_once() -> None:
+    """Four workers at once on one ledger: each item is computed and committed once."""
+    kits = [Kit.of(numbered(600))]
+    for _ in range(3):
+        other = Kit.of({}, ledger=kits[0].ledger, store=kits[0].store)
+        other.shelf.documents = kits[0].shelf.documents
+        kits.append(other)
+    working = [kit.work_in_thread() for kit in kits]
+    assert [worker.join() for worker in working] == [ExitCode.OK] * 4
+    assert (kits[0].tallies.completed, kits[0].tallies.attempts) == (600, 600)
+    assert (kits[0].tallies.fenced, kits[0].tallies.adopted) == (0, 0)
+
+
+def test_output_that_is_not_json_fails_its_document_alone() -> None:
+    """A NaN cannot be stored; the document is charged, with the reason."""
+    kit = Kit.of({"fine": "yes", "odd": "nan"})
+    infer = kit.processor.infer
+
+    def with_nan(batch):  # type: ignore[no-untyped-def]
+        outputs = list(infer(batch))
+        return [
+            replace(output, value=float("nan")) if prepared.payload == "nan" else output
+            for prepared, output in zip(batch, outputs, strict=True)
+        ]
+
+    kit.processor.infer = with_nan  # type: ignore[method-assign]
+    assert kit.work() == ExitCode.DEAD_LETTERS
+    [letter] = kit.ledger.dead_letters(kit.run, 0, 10)
+    assert (letter.source_id, letter.cause) == ("odd", "output_invalid")
+    assert list(kit.outputs()) == ["fine"]
+
+
+def test_a_store_that_stays_silent_charges_no_document() -> None:
+    """A failing store releases its items uncharged, and they complete when it is back."""
+    store = MemoryStore()
+    kit = Kit.of(numbered(5), store=store)
+    put, left = store.put_if_absent, [12]
+
+    def flaky(key: str, data: bytes, sha256: str) -> bool:
+        from batchq.store.base import StoreError
+
+        if left[0] > 0:
+            left[0] -= 1
+            raise StoreError("503 slow down")
+        return put(key, data, sha256)
+
+    store.put_if_absent = flaky  # type: ignore[method-assign]
+    assert kit.work() == ExitCode.OK
+    assert (kit.tallies.completed, kit.tallies.failures) == (5, 0)

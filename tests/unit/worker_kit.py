@@ -1,0 +1,204 @@
+"""A worker of real parts in one process: the memory ledger and store, simple documents."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchq.clock import Clock, SystemClock, random_hex
+from batchq.errors import DocumentError, ExitCode, LedgerUnreachable
+from batchq.event import RecordedEvents
+from batchq.inference.base import Output, Prepared
+from batchq.item import Document, NewItem
+from batchq.ledger.base import CommittedResult, Ledger, Policy, Role, Run, Tallies
+from batchq.ledger.memory import MemoryLedger
+from batchq.notice.base import Notice
+from batchq.result import Envelope
+from batchq.store.base import Store
+from batchq.store.memory import MemoryStore
+from batchq.worker.worker import WorkerSettings, run_worker
+
+FAST = WorkerSettings(lease_ttl=0.6, stall_timeout=30.0, notice_window=4.0)
+POLICY = Policy(backoff=0.01, max_backoff=0.05)
+
+
+class Shelf:
+    """A reader over documents held in a dict, and the extractor that goes with it."""
+
+    def __init__(self, documents: Mapping[str, str]) -> None:
+        self.documents = dict(documents)
+
+    def fingerprint(self, locator: str) -> tuple[str, int]:
+        data = self.documents[locator].encode()
+        return f"sha256:{hashlib.sha256(data).hexdigest()}", len(data)
+
+    def read(self, locator: str, source_version: str, limit: int) -> bytes:
+        if locator not in self.documents:
+            raise DocumentError("source_missing", f"{locator} is gone", final=True)
+        if self.fingerprint(locator)[0] != source_version:
+            raise DocumentError("source_changed", f"{locator} has other bytes", final=True)
+        return self.documents[locator].encode()
+
+    def extract(self, data: bytes, source_id: str) -> tuple[str, str]:
+        return "text/plain", data.decode()
+
+
+class Shout:
+    """A processor that answers in capitals, and misbehaves where a text asks for it."""
+
+    batch_tokens = 64
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.before_batch: Callable[[Sequence[str]], None] = lambda texts: None
+
+    def manifest(self) -> Mapping[str, Any]:
+        return {"kind": "shout"}
+
+    def load(self, device: str) -> None:
+        pass
+
+    def prepare(self, document: Document) -> Prepared:
+        if document.text == "unpreparable":
+            raise DocumentError("extract_failed", "cannot be read")
+        return Prepared(document.text, max(1, len(document.text.split())))
+
+    def infer(self, batch: Sequence[Prepared]) -> Sequence[Output]:
+        texts = [prepared.payload for prepared in batch]
+        self.batches.append(texts)
+        self.before_batch(texts)
+        if "poison" in texts:
+            raise RuntimeError("the device chokes on this batch")
+        return [
+            Output({"shout": text.upper()}, prepared.cost, prepared.cost)
+            for text, prepared in zip(texts, batch, strict=True)
+        ]
+
+
+@dataclass
+class Kit:
+    """A run with its documents enqueued, and what is needed to work on it."""
+
+    shelf: Shelf
+    ledger: Ledger = field(default_factory=lambda: MemoryLedger(policy=POLICY))
+    store: Store = field(default_factory=MemoryStore)
+    processor: Shout = field(default_factory=Shout)
+    events: RecordedEvents = field(default_factory=RecordedEvents)
+    notices: Button = field(default_factory=lambda: Button())
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        self.run: Run = self.ledger.create_run("default", "shout-1", {"kind": "shout"}, "item")
+        self.enqueue(self.shelf.documents)
+
+    @classmethod
+    def of(cls, documents: Mapping[str, str], **parts: Any) -> Kit:
+        return cls(Shelf(documents), **parts)
+
+    def enqueue(self, names: Mapping[str, str]) -> None:
+        worker = f"enqueuer-{random_hex(32)}"
+        self.ledger.register(self.run, worker, 60, Role.ENQUEUER, {})
+        items = [
+            NewItem(name, *self.shelf.fingerprint(name), locator=name, root="shelf")
+            for name in names
+        ]
+        self.ledger.enqueue(worker, 1, items)
+        self.ledger.stop(worker, "done")
+
+    def work(self, settings: WorkerSettings = FAST, ledger: Ledger | None = None) -> ExitCode:
+        return run_worker(
+            ledger=ledger or self.ledger,
+            run=self.run,
+            store=self.store,
+            reader=self.shelf,
+            extractor=self.shelf,
+            processor=self.processor,
+            settings=settings,
+            events=self.events,
+            clock=self.clock,
+            notices=[self.notices],
+        )
+
+    def work_in_thread(self, settings: WorkerSettings = FAST) -> Working:
+        return Working(self, settings)
+
+    @property
+    def tallies(self) -> Tallies:
+        return self.ledger.counts(self.run).tallies
+
+    def results(self) -> list[CommittedResult]:
+        return self.ledger.results(self.run, 0, 1_000_000)
+
+    def outputs(self) -> dict[str, Any]:
+        """Source id to output, of every committed result, as read from the store."""
+        return {
+            row.source_id: Envelope.from_bytes(self.store.read(row.stored.key)).output
+            for row in self.results()
+        }
+
+    def events_of(self, kind: str) -> list[Mapping[str, Any]]:
+        return [event.data for event in self.events.of(kind)]
+
+
+class Working:
+    """A worker that runs in a thread."""
+
+    def __init__(self, kit: Kit, settings: WorkerSettings) -> None:
+        self.code: ExitCode | None = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(kit, settings), daemon=True)
+        self._thread.start()
+
+    def _run(self, kit: Kit, settings: WorkerSettings) -> None:
+        try:
+            self.code = kit.work(settings)
+        except BaseException as error:
+            self.error = error
+
+    def join(self) -> ExitCode | None:
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the worker did not end"
+        return self.code
+
+
+class Button:
+    """A notice source that a test presses."""
+
+    name = "button"
+
+    def __init__(self) -> None:
+        self._report: Callable[[Notice], object] = lambda notice: None
+
+    def watch(self, report: Callable[[Notice], object]) -> None:
+        self._report = report
+
+    def press(self, deadline: float | None = None) -> None:
+        self._report(Notice("spot", "terminate", deadline, self.name))
+
+    def close(self) -> None:
+        pass
+
+
+class LossyLedger:
+    """Loses answers: each verb named in `verbs` takes effect, then raises, `times` times."""
+
+    def __init__(self, ledger: Ledger, verbs: set[str], times: int) -> None:
+        self._ledger = ledger
+        self._left = dict.fromkeys(verbs, times)
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._ledger, name)
+        if name not in self._left:
+            return verb
+
+        def lossy(*args: Any, **kwargs: Any) -> Any:
+            answer = verb(*args, **kwargs)
+            if self._left[name] > 0:
+                self._left[name] -= 1
+                raise LedgerUnreachable("the answer was lost")
+            return answer
+
+        return lossy
