@@ -31,6 +31,9 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
+# On macOS fsync stops at the disk's own cache; only this goes further.
+_FULL_FLUSH: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
 
 
@@ -215,11 +218,9 @@ def _exists(folder: int, name: str) -> bool:
 
 def _flush(descriptor: int) -> None:
     """Bring a file's content, or a folder's entries, to the disk itself."""
-    # On macOS fsync stops at the disk's own cache; only this asks for more.
-    full = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is not None:
+    if _FULL_FLUSH is not None:
         with contextlib.suppress(OSError):
-            fcntl.fcntl(descriptor, full)
+            fcntl.fcntl(descriptor, _FULL_FLUSH)
             return
     os.fsync(descriptor)
 
