@@ -205,7 +205,7 @@ def load(options: Mapping[str, object | None], env: Mapping[str, str], cwd: Path
 def _parsed(setting: Setting, given: Given) -> Any:
     try:
         return setting.kind.parse(given.value)
-    except ValueError:
+    except (ValueError, OverflowError):
         where = setting.option if given.origin == "option" else given.origin
         name = "" if where in (setting.option, setting.variable) else f"{setting.name} = "
         value = _hidden(setting.name, given.value)

@@ -9,7 +9,7 @@ again": if it did take effect, the next answer is "exists" and the bytes are our
     put_if_absent ─ no answer ──────────────────→ pause, again
         │ created or exists
     read back ───── our bytes ──────────────────→ written
-        │ other bytes, the same in two reads
+        │ other bytes, and a second look agrees
         ├─ valid, of this item ─────────────────→ adopted (divergent: another output)
         ├─ valid, of another item ──────────────→ ForeignObject
         └─ anything else ───────────────────────→ BrokenObject
@@ -46,7 +46,7 @@ class Written:
 
 
 class BrokenObject(Exception):
-    """What lies under `key` is no valid result, and was the same in two reads.
+    """What lies under `key` is no valid result, and a second look agreed.
 
     It stays where it is, since replacing it could destroy what another worker has just
     adopted. Release the item with ReleaseReason.BROKEN_OBJECT: it gets another key.
@@ -85,7 +85,7 @@ def write_result(
             store.put_if_absent(key, data, ours.sha256)
             if _reads_back(store, ours):
                 return _written(ours, envelope)
-            found = _read_twice(store, key)
+            found = _read_settled(store, key)
             if found == data:
                 return _written(ours, envelope)
             return _adopt(key, found, _identity(envelope), envelope.output_sha256())
@@ -109,13 +109,13 @@ def find_result(
     try:
         return _look_up(store, key, identity)
     except StoreError:
-        # Two reads that differ, or an object that came or went meanwhile.
+        # Two looks that differ, or an object that came or went meanwhile.
         return _look_up(store, key, identity)
 
 
 def _look_up(store: Store, key: str, identity: Identity) -> Written | None:
     try:
-        found = _read_twice(store, key)
+        found = _read_settled(store, key)
     except ObjectMissing:
         return None
     written = _adopt(key, found, identity, None)
@@ -135,12 +135,19 @@ def _reads_back(store: Store, ours: Stored) -> bool:
     return info.size == ours.length and sha256_hex(store.read(ours.key)) == ours.sha256
 
 
-def _read_twice(store: Store, key: str) -> bytes:
-    """The bytes, if two reads agree: a read damaged on its way must decide nothing."""
-    first, second = store.read(key), store.read(key)
-    if first != second:
-        raise StoreError(f"two reads of {key} differ")
-    return first
+def _read_settled(store: Store, key: str) -> bytes:
+    """The bytes, confirmed by the store's own digest or else by a second read.
+
+    A read that was damaged on its way must neither condemn an object nor be adopted.
+    """
+    data = store.read(key)
+    info = store.head(key)
+    if info is None:
+        raise ObjectMissing(key)
+    confirmed = info.sha256 or sha256_hex(store.read(key))
+    if (len(data), sha256_hex(data)) != (info.size, confirmed):
+        raise StoreError(f"{key} was read twice, and the bytes differ")
+    return data
 
 
 def _adopt(key: str, found: bytes, identity: Identity, output_sha256: str | None) -> Written:
