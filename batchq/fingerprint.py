@@ -7,7 +7,10 @@ from typing import Any
 
 from batchq.result import canonical_json, sha256_hex
 
-__all__ = ["difference", "processing_version"]
+__all__ = ["HINTS", "difference", "processing_version"]
+
+HINTS = "hints"
+"""The one key of a manifest that is no part of the identity: where things were found."""
 
 
 def processing_version(manifest: Mapping[str, Any]) -> str:
@@ -15,19 +18,23 @@ def processing_version(manifest: Mapping[str, Any]) -> str:
 
     `manifest` must hold "kind" and be JSON throughout.
     """
-    return f"{manifest['kind']}-{sha256_hex(canonical_json(manifest))[:12]}"
+    return f"{manifest['kind']}-{sha256_hex(canonical_json(_identity(manifest)))[:12]}"
 
 
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     """One line a field that differs, as `parameters.overlap: 16 here, 32 in the run`."""
     lines = []
-    flat_ours, flat_theirs = _flatten(ours), _flatten(theirs)
+    flat_ours, flat_theirs = _flatten(_identity(ours)), _flatten(_identity(theirs))
     for name in sorted(flat_ours.keys() | flat_theirs.keys()):
         here = flat_ours.get(name, "absent")
         there = flat_theirs.get(name, "absent")
         if here != there:
             lines.append(f"{name}: {here} here, {there} in the run")
     return lines
+
+
+def _identity(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in manifest.items() if key != HINTS}
 
 
 def _flatten(value: Any, name: str = "") -> dict[str, str]:

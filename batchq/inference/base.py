@@ -21,11 +21,15 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One document's output: JSON, or arrays of floats. Tokens in the document and used."""
+    """One document's output: JSON, or arrays of floats. Tokens in the document and used.
+
+    `batch`: rows and width (tokens) of the step it was computed in, for the provenance.
+    """
 
     value: Any
     tokens_total: int
     tokens_used: int
+    batch: tuple[int, int] | None = None
 
 
 @runtime_checkable
@@ -34,6 +38,9 @@ class Processor(Protocol):
 
     A user's class is constructed with the parameters of `[processor]` as keyword
     arguments. `prepare` runs in several threads; `infer` and `load` in one.
+
+    Optional: an attribute `batch_tokens` (how much cost `infer` likes to be given at
+    once) and a method `provenance()` (JSON: what it computes on and with).
     """
 
     def manifest(self) -> Mapping[str, Any]:

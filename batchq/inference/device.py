@@ -1,0 +1,112 @@
+"""What the built-in processors need to know of the device. Imports torch when called."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import Any
+
+from batchq.errors import BatchqError, DeviceLost, UsageError
+
+__all__ = [
+    "import_torch",
+    "is_out_of_memory",
+    "load_failed",
+    "make_room",
+    "pick_device",
+    "raise_if_lost",
+    "use_cores",
+]
+
+# As torch words them; it has no type of its own for the memory of CPUs and of MPS.
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+# After any of these every later call on the device fails as well.
+_LOST = (
+    "cuda error",
+    "device-side assert",
+    "cublas_status",
+    "cudnn_status",
+    "hip error",
+    "nccl error",
+    "unspecified launch failure",
+)
+
+
+def import_torch() -> Any:
+    """torch. Raises UsageError, with the way to install it, where it is absent."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UsageError(
+            f"this processor needs torch, which cannot be imported: {error}",
+            hint="pip install 'batchq[inference]'",
+        ) from None
+    return torch
+
+
+def pick_device(wanted: str) -> str:
+    """`wanted`, with `auto` made concrete: cuda where there is one, else mps, else cpu.
+
+    Raises UsageError for what torch does not know or this machine does not have.
+    """
+    torch = import_torch()
+    if wanted == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(0, device=wanted)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"no device {wanted} here: {reason}", hint="--device auto takes what there is"
+        ) from None
+    return wanted
+
+
+def use_cores() -> int:
+    """Give torch every core this process may use, unless OMP_NUM_THREADS says how many."""
+    torch = import_torch()
+    if not os.environ.get("OMP_NUM_THREADS"):
+        affinity = getattr(os, "sched_getaffinity", None)
+        torch.set_num_threads(len(affinity(0)) if affinity else os.cpu_count() or 1)
+    threads: int = torch.get_num_threads()
+    return threads
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that a smaller step might fit."""
+    if isinstance(error, (MemoryError, import_torch().OutOfMemoryError)):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
+
+
+def raise_if_lost(error: BaseException) -> None:
+    """Raise DeviceLost if `error` means that this process can use the device no more."""
+    text = str(error).lower()
+    if isinstance(error, RuntimeError) and any(words in text for words in _LOST):
+        first = str(error).splitlines()[0]
+        raise DeviceLost(
+            f"the device failed: {first}",
+            hint="start another worker; if it fails again on the same item, the item is at fault",
+        ) from error
+
+
+def make_room(device: str) -> None:
+    """Free what a failed step held. Call it outside the `except` block, which holds more."""
+    gc.collect()
+    torch = import_torch()
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
+    elif device.startswith("mps"):
+        torch.mps.empty_cache()
+
+
+def load_failed(name: str, error: BaseException) -> BatchqError:
+    """The error to raise when a model does not load."""
+    reason = str(error).strip().splitlines() or [type(error).__name__]
+    return BatchqError(
+        f"model {name} does not load: {type(error).__name__}: {reason[0]}",
+        hint="its folder may be incomplete, or of a kind this version of transformers lacks",
+    )

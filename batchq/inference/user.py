@@ -1,0 +1,220 @@
+"""A user's own processor, named `module:Class`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from batchq.errors import BatchqError, UsageError
+from batchq.inference.base import Document, Output, Prepared, Processor
+from batchq.result import canonical_json, slug
+
+__all__ = ["UserProcessor", "code_version", "load_processor", "refuse_unknown"]
+
+_VERBS = ("manifest", "load", "prepare", "infer")
+_BATCH_TOKENS = 16_384
+
+
+class UserProcessor:
+    """A user's processor with its identity completed: a kind, and the digest of its code.
+
+    The kind is `module:Class` made fit for a processing version's name; the class's
+    own manifest is kept under `user`.
+    """
+
+    def __init__(
+        self, spec: str, inner: Processor, code: str, parameters: Mapping[str, Any]
+    ) -> None:
+        self._spec = spec
+        self._inner = inner
+        self._code = code
+        self._parameters = dict(parameters)
+        self.batch_tokens = int(getattr(inner, "batch_tokens", _BATCH_TOKENS))
+
+    def manifest(self) -> Mapping[str, Any]:
+        own = dict(self._inner.manifest())
+        try:
+            canonical_json(own)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"the manifest of {self._spec} is not JSON: {error}",
+                hint="manifest() returns text, numbers, booleans, lists and dicts of them",
+            ) from None
+        return {
+            "kind": slug(self._spec),
+            "processor": self._spec,
+            "code": self._code,
+            "parameters": self._parameters,
+            "user": own,
+        }
+
+    def load(self, device: str) -> None:
+        self._inner.load(device)
+
+    def prepare(self, document: Document) -> Prepared:
+        return self._inner.prepare(document)
+
+    def infer(self, batch: Sequence[Prepared]) -> Sequence[Output]:
+        return self._inner.infer(batch)
+
+    def provenance(self) -> Mapping[str, Any]:
+        tell = getattr(self._inner, "provenance", None)
+        return dict(tell()) if callable(tell) else {}
+
+
+def load_processor(spec: str, parameters: Mapping[str, Any]) -> Processor:
+    """The class that `spec` (`module:Class`) names, constructed with `parameters`.
+
+    The module is looked for on PYTHONPATH and among the installed ones, then in the
+    current folder. Raises UsageError where it is not found or fails to import, has no
+    such class, the class is no Processor, or its constructor refuses the parameters.
+    """
+    module_name, _, class_name = spec.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), class_name]):
+        raise UsageError(f"{spec!r} names no processor", hint="write module:Class")
+    module = _import(spec, module_name)
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        raise UsageError(
+            f"module {module_name} ({_where(module)}) has no class {class_name}",
+            hint=f"it has {', '.join(sorted(classes))}" if classes else "it has no classes",
+        )
+    missing = [verb for verb in _VERBS if not callable(getattr(found, verb, None))]
+    if missing:
+        raise UsageError(
+            f"{spec} is no processor: it lacks {', '.join(missing)}",
+            hint="see batchq.inference.base.Processor for the four methods",
+        )
+    refuse_unknown(spec, found, parameters)
+    try:
+        instance = found(**parameters)
+    except BatchqError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{spec} refuses its parameters: {type(error).__name__}: {error}",
+            hint="check [processor] in the configuration",
+        ) from error
+    return UserProcessor(spec, instance, code_version(module), parameters)
+
+
+def refuse_unknown(kind: str, found: type, parameters: Mapping[str, Any]) -> None:
+    """Raise UsageError for a parameter that the constructor of `found` does not take."""
+    try:
+        signature = inspect.signature(found)
+    except ValueError:
+        return
+    accepted = signature.parameters.values()
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in accepted):
+        return
+    known = [one.name for one in accepted if one.kind is not inspect.Parameter.POSITIONAL_ONLY]
+    for name in parameters:
+        if name not in known:
+            raise UsageError(
+                f"{kind} has no parameter {name}",
+                hint=did_you_mean(name, known) or f"it takes {', '.join(known) or 'none'}",
+            )
+    lacking = [
+        one.name
+        for one in accepted
+        if one.default is inspect.Parameter.empty
+        and one.kind is not inspect.Parameter.VAR_POSITIONAL
+        and one.name not in parameters
+    ]
+    if lacking:
+        raise UsageError(f"{kind} needs the parameter {lacking[0]}", hint="set it in [processor]")
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str | None:
+    """`did you mean X?` for the known name nearest to `name`, if one is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else None
+
+
+def _import(spec: str, name: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        # Last, so that a stray file here never stands in for an installed module.
+        sys.path.append(here)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise UsageError(
+                f"module {name} of {spec} was not found",
+                hint=f"put it into {here} or on PYTHONPATH",
+            ) from None
+        raise UsageError(
+            f"module {name} needs {error.name}, which is not installed",
+            hint=f"install {error.name}",
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"module {name} does not import: {type(error).__name__}: {error}",
+            hint=f"try: python -c 'import {name}'",
+        ) from error
+
+
+def code_version(module: ModuleType) -> str:
+    """SHA-256 (hex) over every file of the module's top-level module or package.
+
+    Covers names relative to it and contents, of data files too; not what Python or
+    an editor leaves there (`__pycache__`, `*.pyc`, names that begin with a dot), and not
+    what the code imports from elsewhere. Raises UsageError for a module without files.
+    """
+    digest = hashlib.sha256()
+    count = 0
+    for name, path in sorted(_files(module)):
+        digest.update(json.dumps(name).encode())
+        try:
+            with path.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        count += 1
+    if not count:
+        raise UsageError(
+            f"module {module.__name__} has no files to take a version from",
+            hint="a processor must lie in a file of its own",
+        )
+    return digest.hexdigest()
+
+
+def _files(module: ModuleType) -> Iterator[tuple[str, Path]]:
+    top = module.__name__.partition(".")[0]
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        return
+    folders = spec.submodule_search_locations
+    if folders is None:
+        if spec.has_location and spec.origin:
+            yield Path(spec.origin).name, Path(spec.origin)
+        return
+    for folder in folders:
+        for parent, inner, names in os.walk(folder):
+            inner[:] = [name for name in inner if not _left_behind(name)]
+            for name in names:
+                path = Path(parent, name)
+                if not _left_behind(name) and path.is_file():
+                    yield (Path(top) / path.relative_to(folder)).as_posix(), path
+
+
+def _left_behind(name: str) -> bool:
+    return name.startswith(".") or name == "__pycache__" or name.endswith((".pyc", ".pyo"))
+
+
+def _where(module: ModuleType) -> str:
+    return str(getattr(module, "__file__", None) or "built in")
