@@ -16,8 +16,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from batchq.errors import BatchqError, DeviceLost, DocumentError
 from batchq.inference.base import Output
@@ -63,8 +63,9 @@ class Pipeline:
         self._error: BaseException | None = None
         self._progress = self._clock.monotonic()
         self._to_load: queue.SimpleQueue[Work] = queue.SimpleQueue()
-        self._window = Window(getattr(parts.processor, "batch_tokens", DEFAULT_BATCH_COST))
-        self._to_put: queue.SimpleQueue[tuple[Work, Output, int]] = queue.SimpleQueue()
+        self._window = Window(DEFAULT_BATCH_COST)
+        self._to_put: queue.SimpleQueue[tuple[Work, Output]] = queue.SimpleQueue()
+        self._provenance: Mapping[str, Any] = parts.provenance
         self._upstream = _Counter()
         self._on_device: Sequence[Work] = ()
         self._successes = 0
@@ -205,7 +206,7 @@ class Pipeline:
             data = parts.reader.read(item.locator, item.source_version, MAX_DOCUMENT_BYTES)
             media_type, text = parts.extractor.extract(data, item.source_id)
             if not text.strip():
-                self._to_put.put((work, Output(None, 0, 0), 0))
+                self._to_put.put((work, Output(None, 0, 0)))
                 return
             work.prepared = parts.processor.prepare(
                 Document(item.source_id, item.source_version, media_type, text)
@@ -243,7 +244,12 @@ class Pipeline:
     # -- infer -------------------------------------------------------------------
 
     def _infer_stage(self) -> None:
-        self._parts.processor.load(self._parts.device)
+        processor = self._parts.processor
+        processor.load(self._parts.device)
+        # What suits the device, and what it is, are known only now; nothing is claimed yet.
+        self._window = Window(getattr(processor, "batch_tokens", DEFAULT_BATCH_COST))
+        describe = getattr(processor, "provenance", dict)
+        self._provenance = {**self._parts.provenance, **describe()}
         self._step()
         self._loaded.set()
         while not self._halt.is_set():
@@ -289,7 +295,7 @@ class Pipeline:
         self._successes += len(batch)
         for work, output in zip(batch, outputs, strict=True):
             self.holdings.unload(work)
-            self._to_put.put((work, output, len(batch)))
+            self._to_put.put((work, output))
         return None
 
     def _unexpected_error(self, work: Work, cause: str, error: Exception) -> None:
@@ -312,9 +318,9 @@ class Pipeline:
             if made is not None and self.holdings.holds(made[0]):
                 self._put(*made)
 
-    def _put(self, work: Work, output: Output, rows: int) -> None:
+    def _put(self, work: Work, output: Output) -> None:
         try:
-            envelope = self._envelope(work, output, rows)
+            envelope = self._envelope(work, output)
             written = write_result(self._parts.store, self._key(work), envelope, clock=self._clock)
         except (ValueError, TypeError) as error:
             self.settler.failed(work, "output_invalid", f"not JSON: {error}", final=False)
@@ -327,7 +333,7 @@ class Pipeline:
             self._step()
             self.settler.completed(work, written)
 
-    def _envelope(self, work: Work, output: Output, rows: int) -> Envelope:
+    def _envelope(self, work: Work, output: Output) -> Envelope:
         item, value = work.item, output.value
         return Envelope(
             source_id=item.source_id,
@@ -337,11 +343,11 @@ class Pipeline:
             tokens_total=output.tokens_total,
             tokens_used=output.tokens_used,
             provenance={
-                **self._parts.provenance,
+                **self._provenance,
                 "attempt": item.attempt,
                 "generation": item.generation,
                 "worker": self._parts.registration.name,
-                "batch_rows": rows,
+                "batch": output.batch,
             },
         )
 
