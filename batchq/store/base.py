@@ -73,7 +73,7 @@ class Store(Protocol):
     """Four verbs. All raise StoreError when the outcome is unknown.
 
     They raise StoreUnusable where asking again cannot help: no space, no permission, a
-    key that `key_parts` refuses.
+    key that `key_parts` refuses. No key may continue another one behind a slash.
     """
 
     url: str

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from batchq.clock import random_hex
-from batchq.errors import BatchqError, StoreUnusable
+from batchq.errors import StoreUnusable
 from batchq.result import sha256_hex
 from batchq.store.base import ObjectInfo, ObjectMissing, StoreError, is_key_part, key_parts
 
@@ -58,9 +58,9 @@ class LocalStore:
             _make_folders(self._root)
             with self._folder(()) as root:
                 _prove_create_only(root, self._root)
-        except (OSError, StoreError) as error:
-            explained = _explain(error, self._root) if isinstance(error, OSError) else error
-            if isinstance(explained, BatchqError):
+        except OSError as error:
+            explained = _explain(error, self._root)
+            if isinstance(explained, StoreUnusable):
                 raise explained from error
             raise StoreUnusable(
                 str(explained), hint="check the disk, or choose another folder with --results"
@@ -331,16 +331,16 @@ _FIXES = {
     errno.EDQUOT: "free some space, or ask for a larger quota",
     errno.EFBIG: "raise the limit on the size of files (`ulimit -f`)",
     errno.EROFS: "mount it for writing, or choose another folder with --results",
-    errno.EACCES: "give this user the right to write there, or choose another folder with "
-    "--results",
-    errno.EPERM: "give this user the right to write there, or choose another folder with --results",
+    errno.EACCES: "give this user the right to write there, or choose another with --results",
+    errno.EPERM: "give this user the right to write there, or choose another with --results",
     errno.ENOTDIR: "a file or a symbolic link is where a folder should be: move it away",
+    errno.ENXIO: "a socket is where a result should be: move it away",
     errno.ELOOP: "a symbolic link is where a folder or a file should be: move it away",
 }
 """Errors that asking again does not mend, and what does."""
 
 
-def _explain(error: OSError, path: str) -> BatchqError | StoreError:
+def _explain(error: OSError, path: str) -> StoreUnusable | StoreError:
     if isinstance(error, _NoHardLinks):
         return StoreUnusable(
             f"result store: {path}: the file system makes no hard links ({error.strerror}), and "
