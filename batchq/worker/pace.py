@@ -20,7 +20,7 @@ MAX_CLAIM = 1_000
 MAX_HOLD = 4_096
 MIN_HOLD_BATCHES = 3
 MAX_FLUSH_ITEMS = 1_000
-MAX_FLUSH_SECONDS = 10.0
+MAX_FLUSH_SECONDS = 5.0
 
 
 def young_interval(flush_cost_s: float, expected_uptime_s: float) -> float:

@@ -18,18 +18,20 @@ from typing import TypeVar
 from batchq.clock import random_fraction
 from batchq.errors import LedgerUnreachable
 from batchq.lease import Failure, ReleaseReason
+from batchq.redact import printable, redact
 from batchq.result import Result
 from batchq.store.verified import Written
 from batchq.worker.holdings import Holdings, Work
 from batchq.worker.parts import Parts
 
-__all__ = ["Settler"]
+__all__ = ["Settler", "for_the_ledger"]
 
 log = logging.getLogger("batchq.worker")
 
 T = TypeVar("T")
 
 POLL_S = 0.05
+MAX_ERROR_CHARACTERS = 2_000
 MAX_PAUSE_S = 10.0
 
 
@@ -90,7 +92,7 @@ class Settler:
         self._outcomes.put(_Completed(work, written))
 
     def failed(self, work: Work, cause: str, error: str, *, final: bool) -> None:
-        self._outcomes.put(_Failed(work, cause, error, final))
+        self._outcomes.put(_Failed(work, cause, for_the_ledger(error), final))
 
     def released(self, works: Sequence[Work], reason: ReleaseReason) -> None:
         if works:
@@ -200,3 +202,8 @@ class Settler:
             by_token[work.token].append(work.item.source_id)
         for token, source_ids in by_token.items():
             self._events.emit(kind, lease=token, items=source_ids)
+
+
+def for_the_ledger(text: str) -> str:
+    """Without secrets, without what a database refuses (NUL, half a surrogate pair), bounded."""
+    return printable(redact(text))[:MAX_ERROR_CHARACTERS]

@@ -26,6 +26,7 @@ from batchq.worker.heartbeat import Heartbeat, Registration
 from batchq.worker.pace import Pace
 from batchq.worker.parts import Parts
 from batchq.worker.pipeline import Pipeline
+from batchq.worker.settle import for_the_ledger
 
 __all__ = ["Progress", "WorkerSettings", "run_worker"]
 
@@ -165,7 +166,7 @@ class _Life:
             return ExitCode.STOPPED
         except BaseException as error:
             code = error.exit_code if isinstance(error, BatchqError) else ExitCode.ERROR
-            reason = f"{type(error).__name__}: {error}"
+            reason = for_the_ledger(f"{type(error).__name__}: {error}")
             self._leave(lambda: parts.ledger.stop(parts.registration.name, reason))
             self._stopped(reason, code)
             raise

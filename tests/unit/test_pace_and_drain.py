@@ -45,7 +45,7 @@ def test_claims_shrink_near_the_end_where_others_work_too() -> None:
 
 
 def test_results_are_committed_at_once_until_a_commit_was_measured() -> None:
-    """The first flush measures; dearer flushes come less often, at most each ten seconds."""
+    """The first flush measures; dearer flushes come less often, at most each five seconds."""
     pace = Pace()
     assert (pace.flush_size(), pace.flush_interval()) == (1, 0.0)
     pace.batch_done(items=10, seconds=1.0)
@@ -53,7 +53,7 @@ def test_results_are_committed_at_once_until_a_commit_was_measured() -> None:
     assert math.isclose(young_interval(0.000_1, 5 * 3600), pace.flush_interval())
     assert pace.flush_size() == 18
     pace.flush_done(60.0)
-    assert pace.flush_interval() == 10.0
+    assert pace.flush_interval() == 5.0
     assert Pace(flush_items=7).flush_size() == 7
 
 

@@ -324,3 +324,18 @@ def test_a_store_that_stays_silent_charges_no_document() -> None:
     store.put_if_absent = flaky  # type: ignore[method-assign]
     assert kit.work() == ExitCode.OK
     assert (kit.tallies.completed, kit.tallies.failures) == (5, 0)
+
+
+def test_no_secret_and_no_nul_of_an_error_reaches_the_ledger() -> None:
+    """Errors quote what they were given; the ledger is read by many."""
+    kit = Kit.of({"doc": "poison"})
+
+    def choke(texts: object) -> None:
+        raise RuntimeError("GET https://me:hunter2@models\x00 failed \ud800" + "x" * 5_000)
+
+    kit.processor.before_batch = choke
+    assert kit.work() == ExitCode.DEAD_LETTERS
+    [letter] = kit.ledger.dead_letters(kit.run, 0, 10)
+    assert "hunter2" not in letter.error
+    assert "\x00" not in letter.error
+    assert len(letter.error.encode()) <= 2_000
