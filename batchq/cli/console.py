@@ -1,0 +1,128 @@
+"""What a command prints: data on stdout, everything else on stderr, no secret anywhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from batchq.clock import SystemClock
+from batchq.errors import BatchqError
+from batchq.redact import printable, redact
+
+__all__ = ["log_to_stderr", "note", "print_json", "progress", "report", "say"]
+
+LINE_EVERY_S = 30.0
+"""Between two lines of progress where stderr is no terminal."""
+
+# Inside a JSON string these are legal as they are, and would move a terminal's cursor or
+# turn its text around.
+_UNPRINTED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def say(text: str) -> None:
+    """A line of data for people."""
+    print(printable(text))
+
+
+def note(text: str) -> None:
+    """A line beside the data; further lines of the text are set below it, indented."""
+    lines = [printable(line) for line in redact(text).split("\n")]
+    print("\n  ".join(lines), file=sys.stderr, flush=True)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on one line of stdout."""
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+    print(_UNPRINTED.sub(lambda match: f"\\u{ord(match[0]):04x}", text), flush=True)
+
+
+def report(error: BatchqError, *, as_json: bool) -> None:
+    """Say what went wrong and how to fix it, on stderr, and with `as_json` on stdout too."""
+    message = redact(error.message)
+    hint = None if error.hint is None else redact(error.hint)
+    note(f"error: {message}")
+    if hint is not None:
+        note(f"hint: {hint}")
+    if as_json:
+        kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
+        problem = {
+            "kind": kind,
+            "message": message,
+            "hint": hint,
+            "exit_code": int(error.exit_code),
+        }
+        print_json({"schema": 1, "error": problem})
+
+
+def log_to_stderr() -> None:
+    """Send what the parts of batchq log to stderr, one safe line each."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_SafeFormatter("%(levelname)s: %(message)s"))
+    logger = logging.getLogger("batchq")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+class _SafeFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        record.levelname = record.levelname.lower()
+        return printable(redact(super().format(record)))
+
+
+@contextmanager
+def progress(
+    what: str, unit: str, total: int | None = None
+) -> Iterator[Callable[[int, int | None], None]]:
+    """Show how far a command is: a bar on a terminal, elsewhere a line every 30 s.
+
+    Yields a function of (done, total or none), to be called from one thread as often
+    as one likes.
+    """
+    if sys.stderr.isatty():
+        with _bar(what, unit, total) as update:
+            yield update
+    else:
+        yield _lines(what, unit)
+
+
+@contextmanager
+def _bar(what: str, unit: str, total: int | None) -> Iterator[Callable[[int, int | None], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[count]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total, count="")
+
+        def update(done: int, total: int | None) -> None:
+            bar.update(task, completed=done, total=total, count=_count(done, total, unit))
+
+        yield update
+
+
+def _lines(what: str, unit: str) -> Callable[[int, int | None], None]:
+    clock = SystemClock()
+    last = clock.monotonic()
+
+    def update(done: int, total: int | None) -> None:
+        nonlocal last
+        if clock.monotonic() - last >= LINE_EVERY_S:
+            last = clock.monotonic()
+            note(f"{what}: {_count(done, total, unit)}")
+
+    return update
+
+
+def _count(done: int, total: int | None, unit: str) -> str:
+    of = "" if total is None else f" of {total:,}"
+    return f"{done:,}{of} {unit}"

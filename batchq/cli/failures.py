@@ -1,0 +1,117 @@
+"""`batchq failures` and `batchq retry`: the dead letters."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from batchq.cli.options import ConfigFile, Json, LedgerUrl, RunName, given
+
+if TYPE_CHECKING:
+    from batchq.ledger.base import DeadLetter, Ledger, Run
+
+__all__ = ["add_to"]
+
+PAGE = 1_000
+OPERATOR_TTL_S = 60.0
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(failures)
+    app.command()(retry)
+
+
+def failures(
+    run: RunName = None,
+    ledger: LedgerUrl = None,
+    config: ConfigFile = None,
+    json: Json = False,
+) -> None:
+    """List the dead letters: documents that ended without a result, and why.
+
+    \b
+    Examples:
+      batchq failures
+      batchq failures --json | jq -r '.failures[].source_id'
+    """
+    from batchq.cli.console import note, print_json, say
+    from batchq.cli.session import opened
+    from batchq.redact import redact
+
+    with opened(given(run=run, ledger=ledger, config=config)) as session:
+        letters = _dead_letters(session.ledger, session.run)
+        if json:
+            listed = [
+                {
+                    "source_id": letter.source_id,
+                    "source_version": letter.source_version,
+                    "cause": letter.cause,
+                    "error": redact(letter.error),
+                    "attempts": letter.attempt,
+                }
+                for letter in letters
+            ]
+            print_json({"schema": 1, "run": session.run.name, "failures": listed})
+            return
+        number = 0
+        for letter in letters:
+            number += 1
+            attempts = "1 attempt" if letter.attempt == 1 else f"{letter.attempt} attempts"
+            say(f"{letter.source_id}  {letter.cause}  {attempts}  {redact(letter.error)}")
+        note(
+            f"{number:,} dead letters; batchq retry sends them back" if number else "no dead letter"
+        )
+
+
+def retry(
+    source_ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SOURCE_ID]...", help="Only these documents. Default: all."),
+    ] = None,
+    cause: Annotated[
+        str | None,
+        typer.Option("--cause", metavar="CAUSE", help="Only those that ended for this reason."),
+    ] = None,
+    run: RunName = None,
+    ledger: LedgerUrl = None,
+    config: ConfigFile = None,
+    json: Json = False,
+) -> None:
+    """Send dead letters back: each begins a new, counted generation with clean counts.
+
+    \b
+    Examples:
+      batchq retry
+      batchq retry --cause source_unreadable
+      batchq retry docs/a.pdf docs/b.pdf
+    """
+    from batchq.cli.console import print_json, say
+    from batchq.cli.session import opened
+    from batchq.clock import random_hex
+    from batchq.ledger.base import Role
+
+    with opened(given(run=run, ledger=ledger, config=config)) as session:
+        operator = f"retry-{socket.gethostname()}-{os.getpid()}-{random_hex(32)}"
+        about = {"host": socket.gethostname(), "pid": os.getpid()}
+        session.ledger.register(session.run, operator, OPERATOR_TTL_S, Role.OPERATOR, about)
+        number = session.ledger.retry(
+            operator, session.run, source_ids=source_ids or (), cause=cause
+        )
+        session.ledger.stop(operator, "retry finished")
+        if json:
+            print_json({"schema": 1, "run": session.run.name, "retried": number})
+        elif number:
+            say(f"{number:,} items are ready again; batchq worker takes them")
+        else:
+            say("no dead letter matches; see batchq failures")
+
+
+def _dead_letters(ledger: Ledger, run: Run) -> Iterator[DeadLetter]:
+    after = 0
+    while page := ledger.dead_letters(run, after, PAGE):
+        yield from page
+        after = page[-1].item_id

@@ -1,0 +1,151 @@
+"""The status of a run as people like to read it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from batchq.redact import printable
+
+__all__ = ["render_status", "stdout_console"]
+
+MAX_WORKERS = 12
+BAR_WIDTH = 40
+
+
+def render_status(status: dict[str, Any], *, content: bool) -> RenderableType:
+    """The document of `status.snapshot`; `content` with the duplicates of equal content."""
+    items = status["items"]
+    over = items["completed"] + items["dead_lettered"]
+    parts: list[RenderableType] = [
+        Text.assemble((printable(status["run"]), "bold"), f"  {status['processing_version']}"),
+        _bar(over, items["total"]),
+        _states(items),
+        _pace(status),
+        _repeats(status, content=content),
+    ]
+    if status["workers"]:
+        parts += [Text(), _workers(status["workers"])]
+    if not status["exact"]:
+        parts.append(Text("Counts are not exact while leases are open.", style="dim"))
+    return Group(*parts)
+
+
+def _bar(over: int, total: int) -> RenderableType:
+    row = Table.grid(padding=(0, 2))
+    share = f"{over / total:.1%}" if total else "nothing enqueued"
+    row.add_row(
+        ProgressBar(total=max(1, total), completed=over, width=BAR_WIDTH),
+        f"{over:,} of {total:,}",
+        share,
+    )
+    return row
+
+
+def _states(items: dict[str, int]) -> Text:
+    text = Text()
+    _add(text, "completed", items["completed"], "green", _also(items["empty"], "empty"))
+    _add(text, "ready", items["ready"], "", _also(items["delayed"], "delayed"))
+    _add(text, "leased", items["leased"], "cyan")
+    _add(text, "dead letters", items["dead_lettered"], "red" if items["dead_lettered"] else "")
+    if items["superseded"]:
+        _add(text, "superseded", items["superseded"], "")
+    return text
+
+
+def _add(text: Text, name: str, number: int, style: str, detail: str = "") -> None:
+    text.append(f"{number:,} ", style=f"bold {style}".strip())
+    text.append(f"{name}{detail}   ")
+
+
+def _also(number: int, what: str) -> str:
+    return f" ({number:,} {what})" if number else ""
+
+
+def _pace(status: dict[str, Any]) -> Text:
+    items, rate, eta = status["items"], status["rate_per_s"], status["eta_s"]
+    if items["ready"] + items["leased"] == 0:
+        return Text("nothing left to do")
+    if rate is None:
+        alive = any(w["alive"] and w["role"] == "worker" for w in status["workers"])
+        text = "no result yet" if alive else "no worker is alive; start one: batchq worker"
+    else:
+        text = f"{rate:,.1f} items/s, about {duration(eta)} left"
+    if status["oldest_lease_s"] is not None:
+        text += f", oldest lease {duration(status['oldest_lease_s'])}"
+    return Text(text)
+
+
+def _repeats(status: dict[str, Any], *, content: bool) -> RenderableType:
+    duplicates, rework = status["duplicates"], status["rework"]
+    same = duplicates["content"]
+    known = [
+        f"{duplicates['enqueue']:,} enqueued again",
+        *([f"{'unknown' if same is None else f'{same:,}'} of equal content"] if content else []),
+        f"{duplicates['adopted']:,} adopted",
+        f"{duplicates['fenced']:,} fenced",
+        f"{duplicates['divergent']:,} divergent",
+    ]
+    again = [
+        f"{rework['attempts']:,} attempts",
+        f"{rework['lost_leases']:,} leases lost",
+        f"{rework['interrupted']:,} interrupted",
+        f"{rework['failures']:,} failures",
+    ]
+    rows = Table.grid(padding=(0, 2))
+    rows.add_row("duplicates", ", ".join(known))
+    rows.add_row("rework", ", ".join(again))
+    return rows
+
+
+def _workers(workers: list[dict[str, Any]]) -> RenderableType:
+    """The live ones first, then the latest of the others."""
+    newest = sorted(workers, key=lambda w: (w["alive"], w["registered_at"]), reverse=True)
+    shown = [w for w in newest if w["alive"] or w["role"] == "worker"][:MAX_WORKERS]
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("process", overflow="fold")
+    table.add_column("state")
+    table.add_column("held", justify="right")
+    table.add_column("committed", justify="right")
+    table.add_column("last beat", justify="right")
+    for worker in shown:
+        table.add_row(
+            printable(worker["id"]),
+            _state(worker),
+            f"{worker['held']:,}",
+            f"{worker['committed']:,}",
+            f"{duration(worker['beat_age_s'])} ago",
+        )
+    if len(newest) > len(shown):
+        table.caption = f"and {len(newest) - len(shown):,} more in --json"
+    return table
+
+
+def _state(worker: dict[str, Any]) -> str:
+    if worker["state"] == "live" and not worker["alive"]:
+        return "silent, its leases are about to pass on"
+    reason = worker["stop_reason"]
+    return f"{worker['state']}: {printable(reason)}" if reason else str(worker["state"])
+
+
+def duration(seconds: float) -> str:
+    """In the two units that matter: 8 s, 3 min 20 s, 5 h 10 min, 2 d 4 h."""
+    whole = round(seconds)
+    for size, unit, smaller, smaller_unit in (
+        (86_400, "d", 3_600, "h"),
+        (3_600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {smaller_unit}" if rest else "")
+    return f"{whole} s"
+
+
+def stdout_console() -> Console:
+    """Prints data as it is: no markup is read into it, and no line is broken."""
+    return Console(highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,71 @@
+"""What most commands begin with: the settings, the ledger, the store, the run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from batchq import config, wiring
+from batchq.cli.console import log_to_stderr
+from batchq.clock import Clock, SystemClock
+from batchq.config import Config, Loaded
+from batchq.errors import UsageError
+from batchq.ledger.base import Ledger, Run
+from batchq.store.base import Store
+
+__all__ = ["Session", "opened", "settings"]
+
+
+@dataclass(frozen=True)
+class Session:
+    """One command's settings and parts; the ledger is open, the rest is built when asked for."""
+
+    loaded: Loaded
+    ledger: Ledger
+    clock: Clock
+
+    @property
+    def config(self) -> Config:
+        return self.loaded.config
+
+    @cached_property
+    def store(self) -> Store:
+        return wiring.open_store(self.config)
+
+    @cached_property
+    def run(self) -> Run:
+        """The run that the settings name.
+
+        Raises LedgerNotInitialised, or UsageError if nothing was enqueued for it yet.
+        """
+        self.ledger.check()
+        run = self.ledger.find_run(self.config.run)
+        if run is None:
+            raise UsageError(
+                f"there is no run {self.config.run!r} in {self.ledger.url}",
+                hint=f"enqueue something for it: batchq enqueue FOLDER --run {self.config.run}",
+            )
+        return run
+
+
+def settings(options: Mapping[str, Any]) -> Loaded:
+    """The settings, from options, environment, file and defaults."""
+    return config.load(options, os.environ, Path.cwd())
+
+
+@contextmanager
+def opened(options: Mapping[str, Any]) -> Iterator[Session]:
+    """A session on the ledger that the settings name."""
+    log_to_stderr()
+    loaded = settings(options)
+    clock = SystemClock()
+    ledger = wiring.open_ledger(loaded.config, clock)
+    try:
+        yield Session(loaded, ledger, clock)
+    finally:
+        ledger.close()

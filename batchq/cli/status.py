@@ -1,0 +1,112 @@
+"""`batchq status`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event
+from typing import Annotated, Any
+
+import typer
+
+from batchq.cli.options import ConfigFile, Json, LedgerUrl, RunName, given
+
+__all__ = ["add_to"]
+
+REFRESH_S = 2.0
+REFRESH_LOG_S = 30.0
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(status)
+
+
+def status(
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Keep showing it, until Ctrl-C; with --wait until the end."),
+    ] = False,
+    duplicates: Annotated[
+        bool,
+        typer.Option("--duplicates", help="Also count documents of equal content; reads all."),
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return when the run has ended: 0, or 3 with failures.")
+    ] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="TIME", help="With --wait: give up with 16. E.g. 10m."),
+    ] = None,
+    run: RunName = None,
+    ledger: LedgerUrl = None,
+    config: ConfigFile = None,
+    json: Json = False,
+) -> int:
+    """Show a run's progress, its duplicates, and the work that was done again.
+
+    \b
+    Examples:
+      batchq status --watch
+      batchq status --duplicates --json
+      batchq status --wait --timeout 2h
+    """
+    from batchq import status as report
+    from batchq.cli.session import opened
+    from batchq.config import seconds
+    from batchq.errors import ExitCode, UsageError
+
+    if timeout is not None and not wait:
+        raise UsageError("--timeout says how long to wait, so it needs --wait")
+    try:
+        limit = None if timeout is None else seconds(timeout)
+    except ValueError:
+        raise UsageError(
+            f"--timeout: {timeout!r} is no duration", hint="write it as 90s, 10m or 2h"
+        ) from None
+
+    refresh = REFRESH_S if json or sys.stdout.isatty() else REFRESH_LOG_S
+    with opened(given(run=run, ledger=ledger, config=config)) as session:
+
+        def snapshot() -> dict[str, Any]:
+            return report.snapshot(session.ledger, session.run, duplicates=duplicates)
+
+        with _display(json=json, watch=watch, duplicates=duplicates) as show:
+            if wait:
+                counts = report.wait(
+                    session.ledger,
+                    session.run,
+                    session.clock,
+                    limit,
+                    each=(lambda: show(snapshot())) if watch else lambda: None,
+                )
+                show(snapshot())
+                return report.outcome(counts)
+            show(snapshot())
+            while watch:
+                session.clock.wait(Event(), refresh)
+                show(snapshot())
+    return ExitCode.OK
+
+
+@contextmanager
+def _display(
+    *, json: bool, watch: bool, duplicates: bool
+) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """How a snapshot is shown: as JSON, drawn over the last one, or below it."""
+    if json:
+        from batchq.cli.console import print_json
+
+        yield print_json
+        return
+    from batchq.cli.render import render_status, stdout_console
+
+    console = stdout_console()
+
+    if not (watch and console.is_terminal):
+        yield lambda status: console.print(render_status(status, content=duplicates))
+        return
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda status: live.update(render_status(status, content=duplicates), refresh=True)

@@ -1,0 +1,139 @@
+"""`batchq worker`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, given
+
+if TYPE_CHECKING:
+    from batchq.cli.session import Session
+    from batchq.errors import ExitCode
+    from batchq.event import Events
+
+__all__ = ["add_to"]
+
+TOLD_BY_THE_BAR = frozenset({"started", "claimed", "committed", "adopted", "stopped"})
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(worker)
+
+
+def worker(
+    follow: Annotated[
+        bool, typer.Option("--follow", help="When nothing is left, wait for more.")
+    ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="D", help="cpu, cuda, cuda:1, mps. Default: auto."),
+    ] = None,
+    lease_ttl: Annotated[
+        str | None,
+        typer.Option(
+            "--lease-ttl",
+            metavar="TIME",
+            help="Without a sign of life for so long, others take over. Default: 60s.",
+        ),
+    ] = None,
+    claim: Annotated[
+        str | None,
+        typer.Option("--claim", metavar="N", help="Items a claim. Default: by their cost."),
+    ] = None,
+    notice: Annotated[
+        str | None,
+        typer.Option("--notice", metavar="SOURCES", help="auto or none. Default: auto."),
+    ] = None,
+    run: RunName = None,
+    ledger: LedgerUrl = None,
+    results: Results = None,
+    config: ConfigFile = None,
+    json: Json = False,
+) -> int:
+    """Process the run's items until none is left. Start as many as you like.
+
+    Takes processor and parameters from the run, and is refused (13) if code, weights or
+    settings here differ. Ctrl-C or SIGTERM: finishes what it has begun, releases the rest.
+
+    \b
+    Examples:
+      batchq worker
+      batchq worker --run bge-small --device cuda:1
+      batchq worker --ledger postgresql://batchq@db/batchq --results /mnt/results --follow
+
+    Exit codes: 0 run finished, 3 finished with dead letters, 75 stopped and work remains,
+    76 device or stall: start another.
+    """
+    from batchq.cli.session import opened
+
+    options = given(
+        run=run,
+        ledger=ledger,
+        results=results,
+        config=config,
+        device=device,
+        lease_ttl=lease_ttl,
+        claim=claim,
+        notice=notice,
+    )
+    with opened(options) as session:
+        return _work(session, follow=follow, json=json)
+
+
+def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
+    from batchq import wiring
+    from batchq.cli.console import note, progress
+    from batchq.event import JsonEvents
+    from batchq.worker.worker import Progress, WorkerSettings, run_worker
+
+    config, run = session.config, session.run
+    session.store.probe()
+    processor = wiring.run_processor(run, session.loaded)
+    notices = wiring.open_notices(config)
+    settings = WorkerSettings(
+        lease_ttl=config.lease_ttl,
+        claim=config.claim,
+        flush_items=config.flush_items,
+        device=config.device,
+        follow=follow,
+        stall_timeout=config.stall_timeout,
+        notice_window=config.notice_window,
+    )
+    note(f"run {run.name}: {run.processing_version}, results in {session.store.url}")
+    with progress("worker", "items") as update:
+
+        def show(now: Progress) -> None:
+            tallies = now.counts.tallies
+            update(tallies.completed + tallies.dead_lettered, tallies.total)
+
+        events: Events = JsonEvents(sys.stdout, session.clock) if json else _Unusual()
+        return run_worker(
+            ledger=session.ledger,
+            run=run,
+            store=session.store,
+            reader=wiring.open_reader(),
+            extractor=wiring.open_extractor(),
+            processor=processor,
+            settings=settings,
+            events=events,
+            clock=session.clock,
+            notices=notices,
+            on_progress=show,
+        )
+
+
+class _Unusual:
+    """Events for people: those that the bar does not tell."""
+
+    def __init__(self) -> None:
+        from batchq.event import LogEvents
+
+        self._emit: Callable[..., None] = LogEvents().emit
+
+    def emit(self, kind: str, /, **data: Any) -> None:
+        if kind not in TOLD_BY_THE_BAR:
+            self._emit(kind, **data)

@@ -1,0 +1,136 @@
+"""What `batchq status` knows: one snapshot of a run, as the JSON document it prints."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from batchq.clock import Clock
+from batchq.errors import ExitCode, WaitTimedOut
+from batchq.ledger.base import Counts, Ledger, Role, Run, WorkerStatus
+
+__all__ = ["SCHEMA", "ended", "outcome", "rate_per_s", "snapshot", "wait"]
+
+SCHEMA = 1
+"""Of every JSON document that a command prints."""
+
+POLL_S = 1.0
+
+
+def snapshot(ledger: Ledger, run: Run, *, duplicates: bool = False) -> dict[str, Any]:
+    """The run as it stands, at a cost that does not grow with its items.
+
+    With `duplicates` the documents of equal content are counted too, which reads
+    every item; otherwise `duplicates.content` is null. `rate_per_s` and `eta_s` are
+    null while nothing was committed by a live worker.
+    """
+    counts = ledger.counts(run)
+    workers = ledger.workers(run)
+    tallies = counts.tallies
+    rate = rate_per_s(workers, counts.now)
+    remaining = tallies.ready + tallies.leased
+    return {
+        "schema": SCHEMA,
+        "run": run.name,
+        "processing_version": run.processing_version,
+        "exact": counts.exact,
+        "items": {
+            "total": tallies.total,
+            "ready": tallies.ready,
+            "delayed": tallies.delayed,
+            "leased": tallies.leased,
+            "completed": tallies.completed,
+            "empty": tallies.empty,
+            "dead_lettered": tallies.dead_lettered,
+            "superseded": tallies.superseded,
+        },
+        "duplicates": {
+            "enqueue": tallies.known,
+            "content": ledger.duplicates(run) if duplicates else None,
+            "adopted": tallies.adopted,
+            "fenced": tallies.fenced,
+            "divergent": tallies.divergent,
+        },
+        "rework": {
+            "attempts": tallies.attempts,
+            "lost_leases": tallies.lost_leases,
+            "interrupted": tallies.interrupted,
+            "failures": tallies.failures,
+        },
+        "workers": [_worker(worker, counts.now) for worker in workers],
+        "rate_per_s": None if rate is None else round(rate, 3),
+        "eta_s": _eta(remaining, rate),
+        "oldest_lease_s": counts.oldest_lease_s,
+    }
+
+
+def rate_per_s(workers: Iterable[WorkerStatus], now: float) -> float | None:
+    """Items a second: each live worker's commits over its time so far, added up."""
+    rates = [
+        worker.committed / (now - worker.registered_at)
+        for worker in workers
+        if worker.role is Role.WORKER and worker.alive and now > worker.registered_at
+    ]
+    return sum(rates) or None
+
+
+def ended(counts: Counts) -> bool:
+    """Whether nothing is left to do and nobody is about to bring more."""
+    return counts.tallies.ready + counts.tallies.leased == 0 and counts.enqueuers_alive == 0
+
+
+def outcome(counts: Counts) -> ExitCode:
+    """The exit code that a run which has ended stands for."""
+    return ExitCode.DEAD_LETTERS if counts.tallies.dead_lettered else ExitCode.OK
+
+
+def wait(
+    ledger: Ledger,
+    run: Run,
+    clock: Clock,
+    timeout: float | None,
+    *,
+    each: Callable[[], None] = lambda: None,
+) -> Counts:
+    """Return once the run has ended, looking every POLL_S seconds and then calling `each`.
+
+    Raises WaitTimedOut after `timeout` seconds; with none it waits for ever.
+    """
+    never = threading.Event()
+    deadline = None if timeout is None else clock.monotonic() + timeout
+    while not ended(counts := ledger.counts(run)):
+        each()
+        left = POLL_S if deadline is None else deadline - clock.monotonic()
+        if left <= 0:
+            raise WaitTimedOut(
+                f"run {run.name!r} has not ended after {timeout:g} s: "
+                f"{counts.tallies.ready} ready, {counts.tallies.leased} leased, "
+                f"{counts.workers_alive} workers alive",
+                hint="wait longer with --timeout"
+                if counts.workers_alive
+                else "no worker is alive; start one: batchq worker",
+            )
+        clock.wait(never, min(POLL_S, left))
+    return counts
+
+
+def _eta(remaining: int, rate: float | None) -> float | None:
+    if remaining == 0:
+        return 0.0
+    return None if rate is None else round(remaining / rate, 1)
+
+
+def _worker(worker: WorkerStatus, now: float) -> dict[str, Any]:
+    return {
+        "id": worker.name,
+        "role": worker.role.value,
+        "state": worker.state.value,
+        "alive": worker.alive,
+        "held": worker.held,
+        "committed": worker.committed,
+        "stop_reason": worker.stop_reason,
+        "registered_at": worker.registered_at,
+        "beat_age_s": round(max(0.0, now - worker.beat_at), 3),
+        "about": dict(worker.about),
+    }
