@@ -19,6 +19,9 @@ FIRST_CLAIM = 64
 MAX_CLAIM = 1_000
 MAX_HOLD = 4_096
 MIN_HOLD_BATCHES = 3
+SURELY_SMALL = 1024 * 1024
+"""Bytes of a result that no store takes long for."""
+
 MAX_FLUSH_ITEMS = 1_000
 MAX_FLUSH_SECONDS = 5.0
 
@@ -63,25 +66,37 @@ class Pace:
         self._lock = threading.Lock()
         self._seconds_per_item = _Average()
         self._batch_items = _Average()
-        self._batch_seconds = _Average()
         self._flush_seconds = _Average()
+        self._put_seconds = _Average()
+        self._largest_put = 0
 
     def batch_done(self, items: int, seconds: float) -> None:
         """The device took `seconds` for a batch of `items`."""
         with self._lock:
             self._seconds_per_item.add(seconds / max(1, items))
             self._batch_items.add(items)
-            self._batch_seconds.add(seconds)
 
     def flush_done(self, seconds: float) -> None:
         """A commit took `seconds`."""
         with self._lock:
             self._flush_seconds.add(seconds)
 
-    def batch_seconds(self) -> float:
-        """What a batch takes on the device; 0 before the first."""
+    def put_done(self, size: int, seconds: float) -> None:
+        """A result of `size` bytes took `seconds` to store and read back."""
         with self._lock:
-            return self._batch_seconds.value or 0.0
+            self._put_seconds.add(seconds)
+            self._largest_put = max(self._largest_put, size)
+
+    def seconds_to_commit(self, size: int) -> float:
+        """How long a result of `size` bytes takes from here to its commit.
+
+        Without bound for a large one the like of which was never stored before: a drain
+        is no time to find out.
+        """
+        with self._lock:
+            if size > max(SURELY_SMALL, 2 * self._largest_put):
+                return float("inf")
+            return (self._put_seconds.value or 0.0) + (self._flush_seconds.value or 0.0)
 
     def hold(self) -> int:
         """How many items to have in hand, so that the device never waits."""

@@ -319,9 +319,15 @@ class Pipeline:
                 self._put(*made)
 
     def _put(self, work: Work, output: Output) -> None:
+        store, pace, clock = self._parts.store, self._parts.pace, self._clock
         try:
             envelope = self._envelope(work, output)
-            written = write_result(self._parts.store, self._key(work), envelope, clock=self._clock)
+            if not self._time_to_put(envelope):
+                self.settler.released([work], ReleaseReason.DRAIN)
+                return
+            began = clock.monotonic()
+            written = write_result(store, self._key(work), envelope, clock=clock)
+            pace.put_done(written.stored.length, clock.monotonic() - began)
         except (ValueError, TypeError) as error:
             self.settler.failed(work, "output_invalid", f"not JSON: {error}", final=False)
         except StoreError as error:
@@ -332,6 +338,13 @@ class Pipeline:
         else:
             self._step()
             self.settler.completed(work, written)
+
+    def _time_to_put(self, envelope: Envelope) -> bool:
+        """Whether it can still be committed: a drain's deadline may be too near."""
+        drain = self._parts.drain
+        if not drain.started:
+            return True
+        return drain.fits(self._parts.pace.seconds_to_commit(len(envelope.to_bytes())))
 
     def _envelope(self, work: Work, output: Output) -> Envelope:
         item, value = work.item, output.value

@@ -79,3 +79,14 @@ def test_a_notice_without_a_deadline_gets_the_window_less_a_margin(
     drain = Drain(ManualClock(), window)
     drain.begin(Notice("signal", "SIGTERM", None, "signals"))
     assert left == drain.seconds_left()
+
+
+def test_a_first_large_upload_does_not_fit_into_any_drain() -> None:
+    """What was never stored before at this size has no known duration."""
+    pace = Pace()
+    pace.put_done(size=4_000, seconds=0.2)
+    pace.flush_done(0.1)
+    assert math.isclose(pace.seconds_to_commit(8_000), 0.3)
+    assert pace.seconds_to_commit(50_000_000) == math.inf
+    pace.put_done(size=40_000_000, seconds=0.2)
+    assert math.isclose(pace.seconds_to_commit(50_000_000), 0.3)
