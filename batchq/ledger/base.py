@@ -160,7 +160,8 @@ class Ledger(Protocol):
           and due at once as a new generation with clean counts.
         - another version from another root: rejected, naming both, unless `replace`. The
           document's root is that of the enqueue which last changed its current item.
-        - a source id that this worker has already named, in any batch: rejected.
+        - a source id that this worker has already named, in any batch, and that no other
+          enqueuer has named since: rejected.
         """
         ...
 

@@ -192,16 +192,16 @@ class MemoryLedger:
     ) -> str | None:
         """Enqueue one item and count it in `answer`; why it was rejected, or none."""
         tables = self._tables
-        if new.source_id in process.named:
-            return "named twice in this enqueue"
-        process.named.add(new.source_id)
         document = tables.documents.get((process.run, new.source_id))
+        if document is not None and document.named_by == process.name:
+            return "named twice in this enqueue"
         row = tables.versions.get((process.run, new.source_id, new.source_version))
         if document is None:
             row = tables.create(process, new)
             answer["new"] += 1
-            tables.documents[process.run, new.source_id] = Document(new.root, row)
+            tables.documents[process.run, new.source_id] = Document(new.root, row, process.name)
             return None
+        document.named_by = process.name
         outdated = document.current if document.current is not row else None
         if outdated and document.root != new.root and not replace:
             return (

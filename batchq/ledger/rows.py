@@ -91,6 +91,7 @@ class Row:
 class Document:
     root: str
     current: Row
+    named_by: str
 
 
 @dataclass(slots=True)
@@ -114,7 +115,6 @@ class Process:
     lost_alone: bool = False
     batch: int = 0
     answer: Enqueued = field(default_factory=Enqueued)
-    named: set[str] = field(default_factory=set)
 
     def alive(self, now: float) -> bool:
         return self.state is WorkerState.LIVE and self.expires_at > now
