@@ -11,7 +11,7 @@ import pytest
 from batchq.errors import WorkerReaped
 from batchq.lease import Failure, ReleaseReason
 from batchq.ledger.base import Enqueued, Failed, Policy, Reaped, Role, State
-from tests.conformance.world import TTL, World, document, held, stored
+from tests.conformance.world import TTL, World, document, held
 
 
 def snapshot(world: World) -> dict[str, Any]:

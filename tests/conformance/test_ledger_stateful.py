@@ -1,0 +1,426 @@
+"""Random stories of several workers on each backend, told to the reference as well.
+
+After every verb both must have answered the same, and count and list the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from batchq.clock import random_hex
+from batchq.errors import WorkerReaped
+from batchq.item import Item, NewItem
+from batchq.lease import Failure, Held, ReleaseReason
+from batchq.ledger.base import Ledger, Policy, Role, Run, WorkerStatus
+from batchq.ledger.memory import MemoryLedger
+from batchq.result import Result, Stored
+from tests.conformance.backends import Backend
+from tests.conformance.world import TTL, digest
+
+EXAMPLES = {"memory": 100, "sqlite": 25, "postgresql": 15}
+STEPS = 40
+
+# Small bounds, so that a short story reaches the end of every road.
+POLICY = Policy(max_failures=2, max_losses=2, max_releases=2, backoff=2.0, max_backoff=9.0)
+DAY = 86_400.0
+DOCUMENTS = 5
+
+WORKERS = range(3)
+workers = st.sampled_from(WORKERS)
+enqueuers = st.integers(0, 1)
+choice = st.lists(st.integers(0, 7), min_size=1, max_size=4)
+documents = st.lists(
+    st.builds(
+        lambda source, version, root: NewItem(
+            f"doc-{source}", f"sha256:{version}", 1, f"{root}/doc-{source}", root
+        ),
+        st.integers(0, DOCUMENTS - 1),
+        st.integers(0, 2),
+        st.sampled_from(["file:///docs", "file:///docs", "file:///other"]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+VERBS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
+    "enqueue": (
+        2,
+        {
+            "number": enqueuers,
+            "items": documents,
+            "replace_": st.booleans(),
+            "another": st.booleans(),
+        },
+    ),
+    "enqueue_the_last_batch_again": (1, {"number": enqueuers}),
+    "claim": (
+        8,
+        {
+            "number": workers,
+            "limit": st.integers(1, 4),
+            "alone": st.sampled_from([True, True, False]),
+        },
+    ),
+    "claim_with_the_last_token_again": (1, {"number": workers}),
+    "commit": (
+        4,
+        {
+            "number": workers,
+            "choice": choice,
+            "text": st.sampled_from(["one", "one", "other"]),
+            "flags": st.tuples(st.booleans(), st.booleans(), st.booleans()),
+        },
+    ),
+    "fail": (
+        3,
+        {
+            "number": workers,
+            "choice": choice,
+            "cause": st.sampled_from(["x", "y"]),
+            "final": st.sampled_from([False, False, True]),
+        },
+    ),
+    "release": (
+        4,
+        {"number": workers, "choice": choice, "reason": st.sampled_from(list(ReleaseReason))},
+    ),
+    "stop": (1, {"number": workers}),
+    "reap": (1, {"number": workers, "limit": st.integers(1, 4)}),
+    "retry": (
+        1,
+        {
+            "number": workers,
+            "one": st.booleans(),
+            "cause": st.sampled_from([None, "x", "worker_lost"]),
+        },
+    ),
+    "let_time_pass": (4, {"seconds": st.sampled_from([0.5, 2.0, 15.0, TTL, 3 * TTL])}),
+    "let_some_die": (4, {"dying": st.sets(workers, max_size=2), "limit": st.integers(1, 4)}),
+    "let_the_ledgers_clock_jump": (1, {"days": st.sampled_from([-1, 1])}),
+}
+"""Each with its weight, and what it is told with."""
+
+steps = st.sampled_from(
+    [verb for verb, (weight, _) in VERBS.items() for _ in range(weight)]
+).flatmap(lambda verb: st.tuples(st.just(verb), st.fixed_dictionaries(VERBS[verb][1])))
+
+
+@dataclass(frozen=True)
+class Grip:
+    """One item of a lease that was ever handed out, and its id in both ledgers."""
+
+    token: str
+    source_id: str
+    theirs: int
+    ours: int
+
+
+class Side:
+    """One of the two ledgers: a client for each of two machines, and the run."""
+
+    def __init__(self, clients: list[Ledger], run_name: str) -> None:
+        self.clients = clients
+        self.run: Run = clients[0].create_run(run_name, "stats-000000000000", {}, "item")
+
+    def of(self, worker: str) -> Ledger:
+        """Workers and enqueuers with an odd number sit on the second machine."""
+        return self.clients[int(worker.split("/")[1]) % 2]
+
+
+class Stories(RuleBasedStateMachine):
+    """Verbs at random. `backend` is set for each test."""
+
+    backend: Backend
+    subject_clients: list[Ledger]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = self.backend.clock
+        run_name = random_hex(64)
+        reference = MemoryLedger(policy=POLICY, clock=self.clock)
+        self.model = Side([reference, reference.client()], run_name)
+        self.subject = Side(self.subject_clients, run_name)
+        self.names: dict[str, str] = {}
+        self.batches: dict[str, tuple[int, list[NewItem]]] = {}
+        self.last_claims: dict[str, tuple[str, int, bool]] = {}
+        self.grips: list[Grip] = []
+        self.serial = 0
+        # Nothing that an earlier story saw of the clocks may count as contact.
+        self.clock.jump(10.0)
+
+    # -- telling both ------------------------------------------------------------
+
+    def both(self, worker: str, verb: str, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        answers = []
+        for side in (self.model, self.subject):
+            try:
+                answers.append(getattr(side.of(worker), verb)(*args, **kwargs))
+            except WorkerReaped:
+                answers.append(WorkerReaped)
+        return answers[0], answers[1]
+
+    def same(self, worker: str, verb: str, *args: Any, **kwargs: Any) -> Any:
+        theirs, ours = self.both(worker, verb, *args, **kwargs)
+        assert theirs == ours, f"{verb}{args}: the reference says {theirs}, the ledger {ours}"
+        return theirs
+
+    def fresh(self) -> str:
+        self.serial += 1
+        return f"{self.subject.run.name}-{self.serial}"
+
+    def process(self, kind: str, number: int) -> str:
+        """The name that this worker or enqueuer goes by now; registered at first use."""
+        key = f"{kind}/{number}"
+        if key not in self.names:
+            role = Role.WORKER if kind == "worker" else Role.ENQUEUER
+            self.names[key] = f"{key}/{self.fresh()}"
+            for side in (self.model, self.subject):
+                side.of(self.names[key]).register(side.run, self.names[key], TTL, role, {})
+        return self.names[key]
+
+    def picked(self, choice: list[int]) -> list[Grip]:
+        """Mostly of the latest leases, sometimes of old ones."""
+        recent = self.grips[::-1]
+        return list(dict.fromkeys(recent[n % len(recent)] for n in choice if recent))
+
+    # -- the verbs ---------------------------------------------------------------
+
+    @rule(step=steps)
+    def tell(self, step: tuple[str, dict[str, Any]]) -> None:
+        """One rule, since the machine would switch off half of several for a whole story."""
+        verb, arguments = step
+        getattr(self, verb)(**arguments)
+
+    @initialize()
+    def begin_with_a_few_documents(self) -> None:
+        name = self.process("enqueuer", 0)
+        root = "file:///docs"
+        items = [
+            NewItem(f"doc-{n}", "sha256:0", 1, f"{root}/doc-{n}", root) for n in range(DOCUMENTS)
+        ]
+        self.batches[name] = (1, items)
+        self.same(name, "enqueue", name, 1, items)
+
+    def enqueue(self, number: int, items: list[NewItem], replace_: bool, another: bool) -> None:
+        if another and (ended := self.names.pop(f"enqueuer/{number}", None)) is not None:
+            self.same(ended, "stop", ended, "end")
+        name = self.process("enqueuer", number)
+        batch = self.batches.get(name, (0, []))[0] + 1
+        self.batches[name] = (batch, items)
+        self.same(name, "enqueue", name, batch, items, replace=replace_)
+
+    def enqueue_the_last_batch_again(self, number: int) -> None:
+        name = self.process("enqueuer", number)
+        if name in self.batches:
+            self.same(name, "enqueue", name, *self.batches[name])
+
+    def claim(self, number: int, limit: int, alone: bool) -> None:
+        name = self.process("worker", number)
+        self.last_claims[name] = (f"token-{self.fresh()}", limit, alone)
+        self.claim_and_compare(name)
+
+    def claim_with_the_last_token_again(self, number: int) -> None:
+        name = self.process("worker", number)
+        if name in self.last_claims:
+            self.claim_and_compare(name)
+
+    def claim_and_compare(self, name: str) -> None:
+        token, limit, alone = self.last_claims[name]
+        theirs, ours = self.both(name, "claim", name, token, limit, alone=alone)
+        if theirs is None or theirs is WorkerReaped:
+            assert theirs == ours
+            return
+        assert ours is not None
+        assert ours is not WorkerReaped
+        assert theirs.token == ours.token
+        assert [alike(i) for i in theirs.items] == [alike(i) for i in ours.items]
+        known = set(self.grips)
+        for one, other in zip(theirs.items, ours.items, strict=True):
+            grip = Grip(token, one.source_id, one.id, other.id)
+            if grip not in known:
+                self.grips.append(grip)
+
+    def commit(
+        self, number: int, choice: list[int], text: str, flags: tuple[bool, bool, bool]
+    ) -> None:
+        name, grips = self.process("worker", number), self.picked(choice)
+        where = Stored(f"run/{text}", 0, 1, digest(text))
+        theirs = self.model.of(name).commit(
+            name, [Result(g.theirs, g.token, where, *flags) for g in grips]
+        )
+        ours = self.subject.of(name).commit(
+            name, [Result(g.ours, g.token, where, *flags) for g in grips]
+        )
+        translate = {g.theirs: g.ours for g in grips}
+        assert tuple(sorted(translate[i] for i in theirs.accepted)) == ours.accepted
+        assert tuple(sorted(translate[i] for i in theirs.fenced)) == ours.fenced
+
+    def fail(self, number: int, choice: list[int], cause: str, final: bool) -> None:
+        name, grips = self.process("worker", number), self.picked(choice)
+        theirs = self.model.of(name).fail(
+            name, [Failure(Held(g.token, g.theirs), cause, "why", final) for g in grips]
+        )
+        ours = self.subject.of(name).fail(
+            name, [Failure(Held(g.token, g.ours), cause, "why", final) for g in grips]
+        )
+        translate = {g.theirs: g.ours for g in grips}
+        for field in ("retried", "dead_lettered", "fenced"):
+            expected = tuple(sorted(translate[i] for i in getattr(theirs, field)))
+            assert expected == getattr(ours, field), field
+
+    def release(self, number: int, choice: list[int], reason: ReleaseReason) -> None:
+        name, grips = self.process("worker", number), self.picked(choice)
+        theirs = self.model.of(name).release(name, [Held(g.token, g.theirs) for g in grips], reason)
+        ours = self.subject.of(name).release(name, [Held(g.token, g.ours) for g in grips], reason)
+        assert theirs == ours
+
+    def stop(self, number: int) -> None:
+        name = self.names.pop(f"worker/{number}", None)
+        if name is not None:
+            self.same(name, "stop", name, "notice")
+
+    def reap(self, number: int, limit: int) -> None:
+        self.reap_and_compare(self.process("worker", number), limit)
+
+    def reap_and_compare(self, name: str, limit: int) -> None:
+        theirs, ours = self.both(name, "reap", name, limit)
+        assert sorted(theirs.workers) == sorted(ours.workers)
+        assert replace(theirs, workers=()) == replace(ours, workers=())
+
+    def retry(self, number: int, one: bool, cause: str | None) -> None:
+        name = self.process("worker", number)
+        sources = ["doc-0"] if one else []
+        answers = [
+            side.of(name).retry(name, side.run, source_ids=sources, cause=cause)
+            for side in (self.model, self.subject)
+        ]
+        assert answers[0] == answers[1]
+
+    # -- time --------------------------------------------------------------------
+
+    def let_time_pass(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def let_some_die(self, dying: set[int], limit: int) -> None:
+        """The others beat for a TTL and more, and one of them reaps."""
+        living = [self.process("worker", number) for number in WORKERS if number not in dying]
+        for _ in range(5):
+            self.clock.advance(TTL / 4)
+            for name in living:
+                self.same(name, "beat", name, TTL)
+        self.reap_and_compare(living[0], limit)
+        for number in WORKERS:
+            # Who was reaped, now or before, comes back under another name.
+            if not self.same(
+                self.process("worker", number), "beat", self.names[f"worker/{number}"], TTL
+            ):
+                del self.names[f"worker/{number}"]
+
+    def let_the_ledgers_clock_jump(self, days: int) -> None:
+        self.clock.jump(days * DAY)
+
+    # -- what must hold ----------------------------------------------------------
+
+    @invariant()
+    def counts_agree(self) -> None:
+        theirs = self.model.clients[0].counts(self.model.run)
+        ours = self.subject.clients[0].counts(self.subject.run)
+        assert asdict(theirs.tallies) == asdict(ours.tallies)
+        assert (theirs.workers_alive, theirs.enqueuers_alive) == (
+            ours.workers_alive,
+            ours.enqueuers_alive,
+        )
+        assert close(theirs.oldest_lease_s, ours.oldest_lease_s)
+        assert close(theirs.next_due_s, ours.next_due_s)
+        t = ours.tallies
+        assert t.ready + t.leased + t.completed + t.dead_lettered == t.total
+
+    @invariant()
+    def processes_agree(self) -> None:
+        theirs = self.model.clients[1].workers(self.model.run)
+        ours = self.subject.clients[1].workers(self.subject.run)
+        assert {s.name: summary(s) for s in theirs} == {s.name: summary(s) for s in ours}
+
+    def teardown(self) -> None:
+        """In the end, every list and every document."""
+        if hasattr(self, "subject"):
+            (theirs, their_run), (ours, our_run) = (
+                (side.clients[0], side.run) for side in (self.model, self.subject)
+            )
+            for name in ("results", "dead_letters"):
+                expected = [without_id(r) for r in getattr(theirs, name)(their_run, 0, 1_000)]
+                assert expected == [without_id(r) for r in getattr(ours, name)(our_run, 0, 1_000)]
+            for n in range(DOCUMENTS):
+                one, other = theirs.lookup(their_run, f"doc-{n}"), ours.lookup(our_run, f"doc-{n}")
+                assert (one is None) == (other is None)
+                if one is not None and other is not None:
+                    assert (one.source_version, one.locator, one.state) == (
+                        other.source_version,
+                        other.locator,
+                        other.state,
+                    )
+            assert theirs.duplicates(their_run) == ours.duplicates(our_run)
+
+
+def alike(item: Item) -> Item:
+    return replace(item, id=0)
+
+
+def without_id(row: Any) -> dict[str, Any]:
+    fields = asdict(row)
+    del fields["item_id"]
+    fields.pop("error", None)
+    return {key: round(v, 3) if isinstance(v, float) else v for key, v in fields.items()}
+
+
+def summary(status: WorkerStatus) -> tuple[object, ...]:
+    return (
+        status.role,
+        status.state,
+        status.alive,
+        status.held,
+        status.committed,
+        status.stop_reason,
+        round(status.beat_at, 3),
+    )
+
+
+def close(one: float | None, other: float | None) -> bool:
+    """Equal to a millisecond, or both none."""
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) < 0.001
+
+
+@pytest.mark.timeout(300)
+def test_random_stories_end_as_in_the_reference(backend: Backend) -> None:
+    """Several workers, stale tokens, deaths, jumps of the clock by a day: no difference."""
+
+    class OnThisBackend(Stories):
+        pass
+
+    OnThisBackend.backend = backend
+    OnThisBackend.subject_clients = [backend.client(policy=POLICY) for _ in range(2)]
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        OnThisBackend,
+        settings=settings(
+            max_examples=EXAMPLES[backend.name],
+            stateful_step_count=STEPS,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
