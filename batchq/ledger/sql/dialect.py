@@ -1,0 +1,83 @@
+"""How each database says what `statements` leaves open."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.dialects import postgresql
+
+from batchq.ledger.schema import metadata
+
+__all__ = ["POSTGRESQL", "SQLITE", "Dialect"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One database's words, and the forms that arrays and rows take as parameters."""
+
+    name: str
+    begin_write: str
+    words: dict[str, str]
+
+    def render(self, statement: str, *, bound_now: bool) -> str:
+        """The statement as the driver takes it; with `bound_now`, the clock is `:ledger_now`."""
+        words = self.words | ({"now": ":ledger_now"} if bound_now else {})
+        sql = re.sub(r"\$(\w+)", lambda found: words[found[1]], statement)
+        return sql if self is SQLITE else re.sub(r":(\w+)", r"%(\1)s", sql)
+
+    def array(self, values: Sequence[Any]) -> Any:
+        """An array parameter."""
+        return json.dumps(values) if self is SQLITE else values
+
+    def insert(self, table: str, columns: Sequence[str], *, new_only: bool) -> str:
+        """Insert the rows that `rows` makes a parameter of; with `new_only`, unless known."""
+        names = ", ".join(columns)
+        if self is SQLITE:
+            source = f"VALUES ({', '.join('?' * len(columns))})"
+        else:
+            arrays = (f"CAST(%s AS {_type_name(table, name)}[])" for name in columns)
+            source = f"SELECT * FROM unnest({', '.join(arrays)})"
+        known = " ON CONFLICT DO NOTHING" if new_only else ""
+        return f"INSERT INTO {table} ({names}) {source}{known}"
+
+    def rows(self, rows: Sequence[tuple[Any, ...]]) -> Any:
+        """The parameter of `insert`: the rows, or an array for each column."""
+        return rows if self is SQLITE else tuple(map(list, zip(*rows, strict=True)))
+
+
+def _type_name(table: str, column: str) -> str:
+    kind = metadata.tables[table].columns[column].type
+    return kind.compile(postgresql.dialect())  # type: ignore[no-untyped-call]
+
+
+SQLITE = Dialect(
+    name="sqlite",
+    begin_write="BEGIN IMMEDIATE",
+    words={
+        # unixepoch('subsec') is younger than the SQLite of Python 3.11 on Debian.
+        "now": "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)",
+        "ids": "SELECT value FROM json_each(:ids)",
+        "names": "SELECT value FROM json_each(:names)",
+        "tables": "SELECT name FROM sqlite_master WHERE type = 'table'",
+        "for_update": "",
+        "skip_locked": "",
+    },
+)
+
+POSTGRESQL = Dialect(
+    name="postgresql",
+    begin_write="BEGIN",
+    words={
+        # Not now(), which stands still while a transaction waits for a lock.
+        "now": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
+        "ids": "SELECT unnest(CAST(:ids AS bigint[]))",
+        "names": "SELECT unnest(CAST(:names AS text[]))",
+        "tables": "SELECT relname FROM pg_class WHERE relkind = 'r' AND pg_table_is_visible(oid)",
+        "for_update": "FOR UPDATE",
+        "skip_locked": "FOR UPDATE SKIP LOCKED",
+    },
+)

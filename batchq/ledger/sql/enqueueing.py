@@ -1,0 +1,288 @@
+"""Enqueue and retry: items on their way in, and back in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchq.errors import BatchqError, UsageError, WorkerReaped
+from batchq.item import NewItem
+from batchq.ledger.records import Enqueued, Policy, Rejection, Run, State
+from batchq.ledger.schema import COUNTERS, STATE_TABLES
+from batchq.ledger.sql import statements as sql
+from batchq.ledger.sql.dialect import SQLITE
+from batchq.ledger.sql.engine import Repeat, Transaction
+from batchq.ledger.sql.process import Moves, Process, Row
+
+__all__ = ["RETRY_PAGE", "enqueue", "retry_named", "retry_page"]
+
+RETRY_PAGE = 5000
+"""Dead letters sent back in one transaction, so that on SQLite nobody waits long."""
+
+_SUPERSEDABLE = (State.READY, State.DELAYED, State.LEASED, State.DEAD_LETTERED)
+
+_PASSES = 1000
+"""How often to look for an item that other transactions keep moving between the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """An item at its place in the batch, and the row of its document if there is one."""
+
+    place: int
+    new: NewItem
+    document: Any
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is to become of each item of a batch; `rejected` by its place."""
+
+    fresh: list[_Named] = field(default_factory=list)
+    same: list[_Named] = field(default_factory=list)
+    changed: list[_Named] = field(default_factory=list)
+    rejected: dict[int, Rejection] = field(default_factory=dict)
+
+
+def enqueue(
+    tx: Transaction,
+    policy: Policy,
+    worker: str,
+    batch: int,
+    items: Sequence[NewItem],
+    *,
+    replace: bool,
+) -> Enqueued:
+    """Take up a batch: documents are locked by source id, then the enqueuer's row."""
+    answered = tx.row(sql.ANSWERED_BATCH, worker=worker)
+    if answered is None:
+        raise WorkerReaped(f"no process is registered as {worker}", hint="register it first")
+    if answered.last_batch >= batch:
+        return _answer_again(worker, batch, answered)
+    names = sorted({new.source_id for new in items})
+    rows = tx.rows(sql.NAMED, run=answered.run_id, names=names)
+    documents = {row.source_id: row for row in rows}
+    process = Process(tx, worker)
+    if process.last_batch >= batch:
+        # The first call of this batch was under way until now.
+        return _answer_again(worker, batch, process)
+    plan = _plan(process, items, documents, replace=replace)
+    answer = _Intake(process, policy).carry_out(plan)
+    named = [name for name, document in documents.items() if document.enqueuer != process.id]
+    if named:
+        tx.run(sql.MARK_NAMED, run=process.run, worker=process.id, names=sorted(named))
+    process.save(last_batch=batch, last_answer=_to_json(answer))
+    return answer
+
+
+def _plan(
+    process: Process, items: Sequence[NewItem], documents: dict[str, Any], *, replace: bool
+) -> _Plan:
+    plan = _Plan()
+    named: set[str] = set()
+    for place, new in enumerate(items):
+        document = documents.get(new.source_id)
+        one = _Named(place, new, document)
+        if new.source_id in named or (document and document.enqueuer == process.id):
+            reason = "named twice in this enqueue"
+            plan.rejected[place] = Rejection(new.source_id, reason)
+        elif document is None:
+            plan.fresh.append(one)
+        elif document.source_version == new.source_version:
+            plan.same.append(one)
+        elif document.root == new.root or replace:
+            plan.changed.append(one)
+        else:
+            reason = (
+                f"it is enqueued from {document.root}, and {new.root} has another version of it; "
+                "give one of the two another --prefix, or supersede it with --replace"
+            )
+            plan.rejected[place] = Rejection(new.source_id, reason)
+        named.add(new.source_id)
+    return plan
+
+
+class _Intake:
+    """Writes what was planned, counting it in the process's tallies."""
+
+    def __init__(self, process: Process, policy: Policy) -> None:
+        self._process = process
+        self._policy = policy
+        self._tx = process.tx
+        self._run = process.run
+
+    def carry_out(self, plan: _Plan) -> Enqueued:
+        versions = self._versions([one.new.source_id for one in plan.changed])
+        known = [(one.new, one.document.item_id, one.document.locator) for one in plan.same]
+        created = list(plan.fresh)
+        for one in plan.changed:
+            version = versions.get((one.new.source_id, one.new.source_version))
+            if version is None:
+                created.append(one)
+            else:
+                known.append((one.new, version.id, version.locator))
+        # Numbered in the order in which they were listed.
+        created.sort(key=lambda one: one.place)
+        ids = dict(
+            zip((c.new.source_id for c in created), self._new_ids(len(created)), strict=True)
+        )
+        self._add_documents([one.new for one in plan.fresh], ids)
+        self._add_items([one.new for one in created], ids)
+        self._name_again(known)
+        superseded = self._supersede([one.document.item_id for one in plan.changed])
+        current = ids | {new.source_id: item_id for new, item_id, _ in known}
+        self._repoint([one.new for one in plan.changed], current)
+        return Enqueued(len(ids), len(known), superseded, tuple(plan.rejected.values()))
+
+    def _versions(self, names: list[str]) -> dict[tuple[str, str], Any]:
+        """Every item of the named documents."""
+        rows = self._tx.rows(sql.VERSIONS, run=self._run, names=names) if names else ()
+        return {(row.source_id, row.source_version): row for row in rows}
+
+    def _new_ids(self, count: int) -> list[int]:
+        """Ids for new items, so that a document is written once, with its item."""
+        if not count:
+            return []
+        if self._tx.dialect is SQLITE:
+            highest = self._tx.row(sql.HIGHEST_ID)[0]
+            return list(range(highest + 1, highest + 1 + count))
+        return sorted(row[0] for row in self._tx.rows(sql.NEXT_IDS, count=count))
+
+    def _add_documents(self, fresh: list[NewItem], ids: dict[str, int]) -> None:
+        rows = sorted(
+            (self._run, new.source_id, ids[new.source_id], new.root, self._process.id)
+            for new in fresh
+        )
+        columns = ("run_id", "source_id", "item_id", "root", "enqueuer")
+        if self._tx.insert("documents", columns, rows, new_only=True) < len(rows):
+            # Another enqueue has just added some of them: now they are known.
+            raise Repeat
+
+    def _add_items(self, created: list[NewItem], ids: dict[str, int]) -> None:
+        items = [
+            (ids[n.source_id], self._run, n.source_id, n.source_version, n.size, n.locator)
+            for n in created
+        ]
+        columns = ("id", "run_id", "source_id", "source_version", "size", "locator")
+        self._tx.insert("items", columns, items)
+        ready = [(self._run, *Row(item[0], 0, 1, 0, 0, 0, 0)) for item in items]
+        self._tx.insert(STATE_TABLES[State.READY], ("run_id", "id", *COUNTERS), ready)
+        self._process.moved(None, State.READY, len(items))
+
+    def _name_again(self, known: list[tuple[NewItem, int, str]]) -> None:
+        """Known items: where they lie may have changed, and superseded ones come back."""
+        self._process.tally["known"] += len(known)
+        moved = [(item_id, new.locator) for new, item_id, was in known if was != new.locator]
+        if moved:
+            completed = self._completed([item_id for item_id, _ in moved])
+            self._tx.run_each(
+                sql.RELOCATE,
+                [{"item": i, "locator": to} for i, to in sorted(moved) if i not in completed],
+            )
+        if not known:
+            return
+        table = STATE_TABLES[State.SUPERSEDED]
+        ids = sorted(item_id for _, item_id, _ in known)
+        moves = Moves(self._process, State.SUPERSEDED, self._policy)
+        for row in self._tx.rows(sql.rows_of(table), run=self._run, ids=ids):
+            moves.delay(Row(*row).begin_anew())
+        moves.save()
+
+    def _supersede(self, item_ids: list[int]) -> int:
+        """Supersede those that are not completed, wherever they are; how many that were."""
+        missing, superseded = set(item_ids), 0
+        for _ in range(_PASSES):
+            if not missing:
+                return superseded
+            # Others move items meanwhile, and one may slip past from table to table.
+            for state in _SUPERSEDABLE:
+                rows = self._take(state, missing)
+                missing -= {row[0] for row in rows}
+                superseded += len(rows)
+            missing -= self._completed(sorted(missing))
+        raise BatchqError(
+            f"items {sorted(missing)} are in no state of the ledger",
+            hint="run `batchq verify` to see what else is damaged",
+        )
+
+    def _take(self, state: State, item_ids: set[int]) -> Sequence[Any]:
+        if not item_ids:
+            return ()
+        statement = sql.take_from(STATE_TABLES[state])
+        rows = self._tx.rows(statement, run=self._run, ids=sorted(item_ids))
+        superseded = [(self._run, *row) for row in sorted(rows)]
+        self._tx.insert(STATE_TABLES[State.SUPERSEDED], ("run_id", "id", *COUNTERS), superseded)
+        self._process.moved(state, State.SUPERSEDED, len(rows))
+        return rows
+
+    def _completed(self, item_ids: list[int]) -> set[int]:
+        if not item_ids:
+            return set()
+        return {row.id for row in self._tx.rows(sql.COMMITTED, run=self._run, ids=item_ids)}
+
+    def _repoint(self, changed: list[NewItem], current: dict[str, int]) -> None:
+        self._tx.run_each(
+            sql.REPOINT,
+            [
+                {
+                    "run": self._run,
+                    "source_id": new.source_id,
+                    "item": current[new.source_id],
+                    "root": new.root,
+                }
+                for new in sorted(changed, key=lambda new: new.source_id)
+            ],
+        )
+
+
+def _answer_again(worker: str, batch: int, process: Any) -> Enqueued:
+    if process.last_batch > batch:
+        raise UsageError(
+            f"batch {batch} of {worker} comes after its batch {process.last_batch}",
+            hint="number the batches of one process from 1, growing",
+        )
+    raw = json.loads(process.last_answer)
+    rejected = tuple(Rejection(source, reason) for source, reason in raw["rejected"])
+    return Enqueued(raw["new"], raw["known"], raw["superseded"], rejected)
+
+
+def _to_json(answer: Enqueued) -> str:
+    rejected = [(one.source, one.reason) for one in answer.rejected]
+    return json.dumps(
+        {
+            "new": answer.new,
+            "known": answer.known,
+            "superseded": answer.superseded,
+            "rejected": rejected,
+        }
+    )
+
+
+def retry_named(
+    process: Process, policy: Policy, run: Run, source_ids: Sequence[str], cause: str | None
+) -> int:
+    """Send back the dead letters among the current items of the named documents."""
+    names = sorted(set(source_ids))
+    ids = [row.item_id for row in process.tx.rows(sql.CURRENT_ITEMS, run=run.id, names=names)]
+    rows = process.tx.rows(sql.DEAD_AMONG, run=run.id, ids=ids, cause=cause)
+    return _send_back(process, policy, rows)
+
+
+def retry_page(
+    process: Process, policy: Policy, run: Run, after: int, cause: str | None
+) -> tuple[int, int | None]:
+    """Send back a page of dead letters: how many, and the id to go on after, if any."""
+    rows = process.tx.rows(sql.DEAD_OF_RUN, run=run.id, after=after, cause=cause, limit=RETRY_PAGE)
+    sent_back = _send_back(process, policy, rows)
+    return sent_back, rows[-1].id if len(rows) == RETRY_PAGE else None
+
+
+def _send_back(process: Process, policy: Policy, rows: Sequence[Any]) -> int:
+    moves = Moves(process, State.DEAD_LETTERED, policy)
+    for row in rows:
+        moves.delay(Row(*row).begin_anew())
+    moves.save()
+    process.save()
+    return len(rows)

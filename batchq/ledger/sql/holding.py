@@ -1,0 +1,290 @@
+"""Claim, commit, fail and release: what a worker does with the items that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchq.errors import WorkerReaped
+from batchq.item import Item
+from batchq.lease import Failure, Held, Lease, ReleaseReason
+from batchq.ledger.records import (
+    ISOLATED_LOSSES,
+    Committed,
+    Failed,
+    Policy,
+    State,
+    WorkerState,
+    lease_cap,
+)
+from batchq.ledger.schema import COUNTERS, STATE_TABLES
+from batchq.ledger.sql import statements as sql
+from batchq.ledger.sql.engine import Transaction
+from batchq.ledger.sql.process import Moves, Process, Row, settle
+from batchq.result import Result
+
+__all__ = [
+    "Claimed",
+    "claim",
+    "claim_ready",
+    "commit",
+    "commit_held",
+    "fail",
+    "release",
+    "stop",
+]
+
+_ANY = 2**62
+"""Above every id."""
+
+_RESULT = (
+    *("run_id", "id", *COUNTERS, "worker_id", "token", "object_key", "byte_offset"),
+    *("byte_length", "sha256", "empty", "adopted", "committed_at"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim brought, the cursor after it, and the ledger's clock in milliseconds."""
+
+    lease: Lease | None
+    cursor: int
+    now: int
+
+
+def claim_ready(
+    tx: Transaction, worker: str, token: str, limit: int, *, alone: bool, cursor: int
+) -> Claimed | None:
+    """Claim on PostgreSQL where nothing delayed is due, in one statement; none otherwise."""
+    rows = tx.rows(
+        sql.CLAIM_READY,
+        worker=worker,
+        token=token,
+        limit=limit,
+        after=cursor,
+        most=_most_losses(alone),
+    )
+    if not rows:
+        return None
+    now, state, other_way = rows[0][:3]
+    if other_way or state != WorkerState.LIVE:
+        return None
+    if rows[0][3] is None:
+        return Claimed(None, cursor, now)
+    items = tuple(Item(*row[3:]) for row in rows)
+    ahead = [item.id for item in items if item.id > cursor]
+    # Fewer ahead than were asked for: the rest came from behind, after the cursor wrapped.
+    last = ahead[-1] if len(ahead) == len(items) else items[len(items) - len(ahead) - 1].id
+    return Claimed(Lease(token, items), last, now)
+
+
+def claim(
+    tx: Transaction, worker: str, token: str, limit: int, *, alone: bool, cursor: int
+) -> Claimed:
+    """Claim in any case."""
+    process = Process(tx, worker)
+    if process.state != WorkerState.LIVE:
+        raise WorkerReaped(
+            f"worker {worker} is {process.state}: its leases are over",
+            hint="register under a new name",
+        )
+    if token == process.last_token:
+        rows = tx.rows(sql.LEASED_UNDER, worker=process.id, token=token)
+        return Claimed(_lease(token, rows), cursor, process.now)
+    due = _due(process, limit, most=_most_losses(alone))
+    ready: Sequence[Any] = ()
+    if not due or due[0].losses == 0:
+        ready = _ready(process, limit - len(due), cursor)
+    _take(process, State.DELAYED, due, token)
+    _take(process, State.READY, ready, token)
+    if due or ready:
+        process.save(last_token=token)
+    last = ready[-1].id if ready else cursor
+    return Claimed(_lease(token, sorted([*due, *ready])), last, process.now)
+
+
+def _most_losses(alone: bool) -> int:
+    return 2**31 - 1 if alone else ISOLATED_LOSSES - 1
+
+
+def _lease(token: str, rows: Sequence[Any]) -> Lease | None:
+    return Lease(token, tuple(Item(*row) for row in rows)) if rows else None
+
+
+def _due(process: Process, limit: int, most: int) -> Sequence[Any]:
+    """The delayed items to lease: as many as may go with the first, and like it."""
+    where = {"run": process.run, "now": process.now}
+    first = process.tx.row(sql.DUE, **where, least=0, most=most, limit=1)
+    if first is None:
+        return ()
+    cap = lease_cap(first.losses, limit)
+    if cap == 1:
+        return (first,)
+    return process.tx.rows(sql.DUE, **where, least=first.losses, most=first.losses, limit=cap)
+
+
+def _ready(process: Process, limit: int, cursor: int) -> Sequence[Any]:
+    """Ready items from the cursor on, then from the start up to it."""
+    if limit <= 0:
+        return ()
+    ahead = process.tx.rows(sql.READY, run=process.run, after=cursor, until=_ANY, limit=limit)
+    if len(ahead) == limit or cursor == 0:
+        return ahead
+    missing = limit - len(ahead)
+    behind = process.tx.rows(sql.READY, run=process.run, after=0, until=cursor, limit=missing)
+    return [*ahead, *behind]
+
+
+def _take(process: Process, source: State, rows: Sequence[Any], token: str) -> None:
+    if not rows:
+        return
+    table = STATE_TABLES[source]
+    ids = [row[0] for row in rows]
+    process.tx.run(
+        sql.lease_from(table),
+        run=process.run,
+        ids=ids,
+        worker=process.id,
+        token=token,
+        now=process.now,
+        committed=process.committed,
+    )
+    process.tx.run(sql.delete_from(table), run=process.run, ids=ids)
+    process.moved(source, State.LEASED, len(ids))
+    process.tally["attempts"] += len(ids)
+
+
+def commit_held(tx: Transaction, worker: str, results: Sequence[Result]) -> Committed | None:
+    """Commit on PostgreSQL where all is still held, in one statement.
+
+    None if anything was not: what was held is committed, and asking again says so.
+    """
+    ordered = sorted(results, key=lambda result: result.item_id)
+    rows = tx.rows(
+        sql.COMMIT_HELD,
+        worker=worker,
+        ids=[r.item_id for r in ordered],
+        tokens=[r.token for r in ordered],
+        keys=[r.stored.key for r in ordered],
+        offsets=[r.stored.offset for r in ordered],
+        lengths=[r.stored.length for r in ordered],
+        digests=[r.stored.sha256 for r in ordered],
+        empty=[r.empty for r in ordered],
+        adopted=[r.adopted for r in ordered],
+        divergent=[r.divergent for r in ordered],
+    )
+    if len(rows) < len(results) or rows[0][0] is None:
+        return None
+    return Committed(accepted=tuple(row[0] for row in rows))
+
+
+def commit(tx: Transaction, worker: str, results: Sequence[Result]) -> Committed:
+    """Commit in any case."""
+    process = Process(tx, worker)
+    held = _held(process, [result.item_id for result in results])
+    accepted: dict[int, tuple[Any, ...]] = {}
+    others = []
+    for result in results:
+        lease = held.pop((result.token, result.item_id), None)
+        if lease is None:
+            others.append(result)
+            continue
+        stored = result.stored
+        accepted[result.item_id] = (
+            *(process.run, *lease.row, lease.worker, result.token, stored.key, stored.offset),
+            *(stored.length, stored.sha256, result.empty, result.adopted, process.now),
+        )
+        for name in ("empty", "adopted", "divergent"):
+            process.tally[name] += getattr(result, name)
+    if accepted:
+        leased = STATE_TABLES[State.LEASED]
+        tx.run(sql.delete_from(leased), run=process.run, ids=list(accepted))
+        tx.insert(STATE_TABLES[State.COMPLETED], _RESULT, list(accepted.values()))
+        process.moved(State.LEASED, State.COMPLETED, len(accepted))
+        process.tally["committed"] += len(accepted)
+    again, fenced = _look_back(process, others) if others else (set(), set())
+    process.save()
+    return Committed(tuple(sorted({*accepted, *again})), tuple(sorted(fenced)))
+
+
+def _look_back(process: Process, results: Sequence[Result]) -> tuple[set[int], set[int]]:
+    """Which of the results that are not held were committed before, and which are fenced."""
+    ids = [result.item_id for result in results]
+    rows = process.tx.rows(sql.COMMITTED, run=process.run, ids=ids)
+    committed = {(row.id, row.token, row.sha256) for row in rows}
+    again, fenced = set(), set()
+    for result in results:
+        if (result.item_id, result.token, result.stored.sha256) in committed:
+            again.add(result.item_id)
+        else:
+            fenced.add((process.run, result.item_id, result.token))
+    process.tally["fenced"] += process.tx.insert(
+        "fenced", ("run_id", "id", "token"), sorted(fenced), new_only=True
+    )
+    return again, {item_id for _, item_id, _ in fenced}
+
+
+def fail(tx: Transaction, policy: Policy, worker: str, failures: Sequence[Failure]) -> Failed:
+    process = Process(tx, worker)
+    held = _held(process, [failure.held.item_id for failure in failures])
+    known = set(held)
+    moves = Moves(process, State.LEASED, policy)
+    fenced = set()
+    for failure in failures:
+        key = (failure.held.token, failure.held.item_id)
+        lease = held.pop(key, None)
+        if lease is not None:
+            moves.charge(lease.row, failure.cause, failure.error, final=failure.final)
+        elif key not in known:
+            fenced.add(failure.held.item_id)
+    moves.save()
+    process.save()
+    return Failed(tuple(sorted(moves.delayed)), tuple(sorted(moves.buried)), tuple(sorted(fenced)))
+
+
+def release(
+    tx: Transaction, policy: Policy, worker: str, held: Sequence[Held], reason: ReleaseReason
+) -> int:
+    process = Process(tx, worker)
+    leases = _held(process, [one.item_id for one in held])
+    named = [lease for one in held if (lease := leases.pop((one.token, one.item_id), None))]
+    holders = sorted({lease.worker for lease in named})
+    committed = dict(tuple(row) for row in tx.rows(sql.COMMITTED_BY, ids=holders))
+    moves = Moves(process, State.LEASED, policy)
+    for lease in named:
+        others = committed[lease.worker] > lease.holder_committed
+        moves.release(lease.row, reason, others_committed=others)
+    moves.save()
+    process.save()
+    return len(named)
+
+
+def stop(tx: Transaction, policy: Policy, worker: str, reason: str) -> None:
+    try:
+        process = Process(tx, worker)
+    except WorkerReaped:
+        return
+    if process.state != WorkerState.LIVE:
+        return
+    moves = Moves(process, State.LEASED, policy)
+    for row in tx.rows(sql.HELD_BY, worker=process.id, limit=_ANY):
+        moves.release(Row(*row), ReleaseReason.DRAIN, others_committed=False)
+    moves.save()
+    process.save(state=WorkerState.STOPPED.value, stop_reason=reason, stopped_at=process.now)
+    settle(tx, process.id)
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldRow:
+    """An item's row in `leased`: who holds it, and what that worker had committed then."""
+
+    row: Row
+    worker: int
+    holder_committed: int
+
+
+def _held(process: Process, item_ids: Sequence[int]) -> dict[tuple[str, int], _HeldRow]:
+    """The named items that are leased, locked, by (token, id)."""
+    rows = process.tx.rows(sql.HELD, run=process.run, ids=sorted(set(item_ids)))
+    return {(row[8], row[0]): _HeldRow(Row(*row[:7]), row[7], row[9]) for row in rows}

@@ -1,0 +1,117 @@
+"""The verbs that only read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from batchq.ledger.records import (
+    TALLY_NAMES,
+    CommittedResult,
+    Counts,
+    DeadLetter,
+    ItemState,
+    Role,
+    Run,
+    State,
+    Tallies,
+    WorkerState,
+    WorkerStatus,
+)
+from batchq.ledger.sql import statements as sql
+from batchq.ledger.sql.engine import Transaction
+from batchq.result import Stored
+
+__all__ = ["counts", "dead_letters", "duplicates", "find_run", "lookup", "results", "workers"]
+
+
+def find_run(tx: Transaction, name: str) -> Run | None:
+    row = tx.row(sql.FIND_RUN, name=name)
+    if row is None:
+        return None
+    run_id, _, prefix, processing_version, manifest, layout = row
+    return Run(run_id, name, prefix, processing_version, json.loads(manifest), layout)
+
+
+def counts(tx: Transaction, run: Run) -> Counts:
+    row = tx.row(sql.COUNTS, run=run.id)
+    now = row.now / 1000
+    return Counts(
+        # PostgreSQL adds up big integers as decimals.
+        Tallies(**{name: int(getattr(row, name)) for name in TALLY_NAMES}),
+        workers_alive=row.workers_alive,
+        enqueuers_alive=row.enqueuers_alive,
+        now=now,
+        oldest_lease_s=None if row.oldest is None else max(0.0, now - row.oldest / 1000),
+        next_due_s=None if row.due is None else max(0.0, row.due / 1000 - now),
+    )
+
+
+def duplicates(tx: Transaction, run: Run) -> int:
+    return int(tx.row(sql.DUPLICATES, run=run.id)[0])
+
+
+def workers(tx: Transaction, run: Run) -> list[WorkerStatus]:
+    return [
+        WorkerStatus(
+            name=row.name,
+            role=Role(row.role),
+            state=WorkerState(row.state),
+            alive=row.state == WorkerState.LIVE and bool(row.fresh),
+            held=row.held,
+            committed=row.committed,
+            registered_at=row.registered_at / 1000,
+            beat_at=row.beat_at / 1000,
+            stop_reason=row.stop_reason,
+            about=json.loads(row.about),
+        )
+        for row in tx.rows(sql.WORKERS, run=run.id)
+    ]
+
+
+def lookup(tx: Transaction, run: Run, source_id: str) -> ItemState | None:
+    row = tx.row(sql.LOOKUP, run=run.id, source_id=source_id)
+    if row is None:
+        return None
+    state = State(row.state)
+    result = None
+    if state is State.COMPLETED:
+        result = _result(tx.row(sql.RESULT, run=run.id, item=row.id))
+    return ItemState(row.id, row.source_id, row.source_version, row.locator, state, result)
+
+
+def results(tx: Transaction, run: Run, after: int, limit: int) -> list[CommittedResult]:
+    rows = tx.rows(sql.RESULTS, run=run.id, after=after, limit=limit)
+    return [_result(row) for row in rows]
+
+
+def _result(row: Any) -> CommittedResult:
+    return CommittedResult(
+        item_id=row.id,
+        source_id=row.source_id,
+        source_version=row.source_version,
+        size=row.size,
+        stored=Stored(row.object_key, row.byte_offset, row.byte_length, row.sha256),
+        attempt=row.attempt,
+        generation=row.generation,
+        empty=bool(row.empty),
+        adopted=bool(row.adopted),
+        worker=row.name,
+        committed_at=row.committed_at / 1000,
+    )
+
+
+def dead_letters(tx: Transaction, run: Run, after: int, limit: int) -> list[DeadLetter]:
+    return [
+        DeadLetter(
+            item_id=row.id,
+            source_id=row.source_id,
+            source_version=row.source_version,
+            cause=row.cause,
+            error=row.error,
+            attempt=row.attempt,
+            generation=row.generation,
+            at=row.ended_at / 1000,
+        )
+        for row in tx.rows(sql.DEAD_LETTERS, run=run.id, after=after, limit=limit)
+    ]

@@ -1,0 +1,162 @@
+"""SQLite as a ledger: one file on a local disk, for the processes of one machine."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+from batchq.clock import random_fraction
+from batchq.errors import (
+    AccessDenied,
+    BatchqError,
+    LedgerNotInitialised,
+    LedgerUnreachable,
+    UsageError,
+)
+from batchq.ledger.sql.dialect import SQLITE
+from batchq.ledger.sql.verdict import Verdict
+
+__all__ = ["Sqlite", "network_filesystem"]
+
+_PREFIX = "sqlite:///"
+
+_NETWORK = frozenset(
+    (
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs", "gfs2", "glusterfs", "gpfs"),
+        *("lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "virtiofs"),
+    )
+)
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+
+class Sqlite:
+    """Opens connections to one file and tells what their errors mean."""
+
+    dialect = SQLITE
+    engine_url = "sqlite://"
+
+    def __init__(self, url: str) -> None:
+        path = url.removeprefix(_PREFIX)
+        if not url.startswith(_PREFIX) or not path or path.startswith(":memory:"):
+            raise UsageError(
+                f"the ledger address {url} names no file",
+                hint="write sqlite:///relative/path.db or sqlite:////absolute/path.db",
+            )
+        self.path = Path(path).absolute()
+        self.url = f"{_PREFIX}{path}"
+
+    def create(self) -> None:
+        """The file and its folder, unless they exist."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AccessDenied(
+                f"cannot create the ledger's folder {self.path.parent}: {error.strerror}",
+                hint="choose a folder that you may write, with --ledger",
+            ) from None
+        self._open("rwc").close()
+
+    def connect(self) -> sqlite3.Connection:
+        """A connection to the existing file, in autocommit mode."""
+        return self._open("rw")
+
+    def _open(self, mode: str) -> sqlite3.Connection:
+        kind = network_filesystem(self.path.parent)
+        if kind is not None:
+            raise UsageError(
+                f"the ledger {self.path} would lie on a network file system ({kind}), "
+                "where SQLite's locks do not hold",
+                hint="use a folder on a local disk, or a postgresql:// ledger",
+            )
+        if mode == "rw" and not self.path.exists():
+            raise LedgerNotInitialised(
+                f"there is no ledger at {self.path}",
+                hint="create it with `batchq init` or a first `batchq enqueue`",
+            )
+        # Waiting for a lock is the caller's: SQLite's own wait doubles its pauses, so that
+        # one busy process keeps all others out. Threads share a connection one at a time.
+        connection = sqlite3.connect(
+            f"file:{quote(str(self.path))}?mode={mode}",
+            uri=True,
+            timeout=0,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA cache_size = -32768")
+        return connection
+
+    def judge(self, error: BaseException) -> Verdict:
+        """What an error of the driver means."""
+        name = getattr(error, "sqlite_errorname", "")
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return Verdict(
+                LedgerUnreachable(
+                    f"the ledger {self.path} stayed locked by another process",
+                    hint="look for a stopped batchq, a backup or an open sqlite3 shell: "
+                    f"fuser {self.path}",
+                ),
+                # Short, and at random: whoever waits longest must not also look least often.
+                pause=0.002 * random_fraction(),
+            )
+        return Verdict(self._explain(name, str(error)))
+
+    def _explain(self, name: str, said: str) -> BatchqError:
+        if name.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
+            return AccessDenied(
+                f"the ledger {self.path} cannot be written: {said}",
+                hint="give this user write access to the file and to its folder",
+            )
+        if name.startswith("SQLITE_CANTOPEN"):
+            if os.access(self.path, os.R_OK) and os.access(self.path.parent, os.W_OK | os.X_OK):
+                return LedgerUnreachable(f"the ledger {self.path} cannot be opened: {said}")
+            return AccessDenied(
+                f"the ledger {self.path} cannot be opened: permission denied",
+                hint="give this user access to the file and to its folder",
+            )
+        if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+            return BatchqError(
+                f"the ledger {self.path} is damaged or no SQLite database: {said}",
+                hint="name another file with --ledger, or restore this one from a copy",
+            )
+        if name.startswith("SQLITE_FULL"):
+            return LedgerUnreachable(
+                f"no space is left for the ledger {self.path}",
+                hint="free some space on its disk; nothing that was acknowledged is lost",
+            )
+        if said.startswith("no such "):
+            return LedgerNotInitialised(
+                f"{self.path} holds no batchq ledger ({said})", hint="run `batchq init`"
+            )
+        return LedgerUnreachable(f"the ledger {self.path} failed: {said} ({name})")
+
+
+def network_filesystem(folder: Path, mounts: Path = MOUNTS) -> str | None:
+    """The type of the network file system that `folder` lies on, or none if it is local.
+
+    `mounts` is the kernel's table of mounts (proc(5)); where there is none, nothing is known.
+    """
+    real = folder.resolve()
+    try:
+        lines = mounts.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    kind, longest = "", -1
+    for line in lines:
+        fields = line.split(" ")
+        point = Path(_unescape(fields[4]))
+        # Of two mounts on one folder the later one covers the other.
+        if (real == point or point in real.parents) and len(point.parts) >= longest:
+            kind, longest = fields[fields.index("-") + 1], len(point.parts)
+    return kind if kind in _NETWORK or kind.startswith("fuse") else None
+
+
+def _unescape(field: str) -> str:
+    """The kernel writes blanks, tabs, newlines and backslashes as octal numbers."""
+    for character in " \t\n\\":
+        field = field.replace(f"\\{ord(character):03o}", character)
+    return field

@@ -1,0 +1,369 @@
+"""Every statement of the SQL ledger, by name.
+
+Parameters are written `:name`. Where SQLite and PostgreSQL differ, a word behind a
+dollar sign stands for each one's own (`dialect`):
+
+    $now             the ledger's clock in milliseconds
+    $ids $names      the elements of the array parameter :ids (numbers) or :names (text)
+    $for_update      lock the rows read, waiting for whoever holds them
+    $skip_locked     lock the rows read, passing over those that somebody holds
+    $tables          the names of the tables there are
+
+SQLite has one writer at a time, so that there two of these say nothing.
+"""
+
+from __future__ import annotations
+
+from batchq.ledger.records import TALLY_NAMES
+from batchq.ledger.schema import COUNTERS, STATE_TABLES, VERSION_TABLE
+
+_COUNTERS = ", ".join(COUNTERS)
+_OTHER_COUNTERS = ", ".join(COUNTERS[1:])
+_ITEM = "i.source_id, i.source_version, i.size, i.locator"
+
+# -- schema ------------------------------------------------------------------------------
+
+TABLES = "$tables"
+
+SCHEMA_VERSION = f"SELECT version_num FROM {VERSION_TABLE}"
+
+LOCK_SCHEMA = f"SELECT pg_advisory_xact_lock(hashtext('{VERSION_TABLE}'))"
+
+# -- runs --------------------------------------------------------------------------------
+
+FIND_RUN = """
+SELECT id, name, prefix, processing_version, manifest, layout FROM runs WHERE name = :name
+"""
+
+CREATE_RUN = """
+INSERT INTO runs (name, prefix, processing_version, manifest, layout, created_at)
+VALUES (:name, :prefix, :processing_version, :manifest, :layout, $now)
+ON CONFLICT (name) DO NOTHING
+"""
+
+# -- processes ---------------------------------------------------------------------------
+
+REGISTER = """
+INSERT INTO workers (run_id, name, role, state, about, ttl, registered_at, beat_at, expires_at)
+SELECT :run, :worker, :role, 'live', :about, :ttl, c.now, c.now, c.now + :ttl
+FROM (SELECT $now AS now) AS c
+WHERE true
+ON CONFLICT (name) DO NOTHING
+RETURNING registered_at
+"""
+
+BEAT = """
+UPDATE workers SET ttl = :ttl, beat_at = c.now, expires_at = c.now + :ttl
+FROM (SELECT $now AS now) AS c
+WHERE name = :worker AND state = 'live'
+RETURNING beat_at
+"""
+
+PROCESS = """
+SELECT id, run_id, state, ttl, last_token, last_batch, last_answer, committed, $now AS now
+FROM workers WHERE name = :worker $for_update
+"""
+
+ANSWERED_BATCH = "SELECT run_id, last_batch, last_answer FROM workers WHERE name = :worker"
+
+COMMITTED_BY = "SELECT id, committed FROM workers WHERE id IN ($ids)"
+
+FOLD_INTO_RUN = f"""
+UPDATE runs SET {", ".join(f"{n} = runs.{n} + w.{n}" for n in TALLY_NAMES)}
+FROM workers AS w WHERE w.id = :worker AND runs.id = w.run_id
+"""
+
+SETTLE = f"""
+UPDATE workers SET {", ".join(f"{n} = 0" for n in TALLY_NAMES)}, settled = true WHERE id = :worker
+"""
+
+# -- reaping -----------------------------------------------------------------------------
+
+SUSPECTS = """
+SELECT id, name, ttl, expires_at FROM workers
+WHERE run_id = :run AND NOT settled AND state = 'live'
+AND (expires_at <= :now OR expires_at > :now + ttl)
+ORDER BY id $skip_locked
+"""
+
+PULL_BACK_EXPIRY = "UPDATE workers SET expires_at = :now + ttl WHERE id IN ($ids)"
+
+PULL_BACK_DELAYED = """
+UPDATE delayed SET not_before = :latest WHERE run_id = :run AND not_before > :latest
+"""
+
+# Counted in the transaction that marks: a later page of a large lease is no lone loss.
+MARK_REAPED = """
+UPDATE workers SET state = 'reaped', stopped_at = :now, held_when_lost =
+(SELECT count(*) FROM leased WHERE leased.worker_id = workers.id)
+WHERE id IN ($ids)
+"""
+
+ENDED = """
+SELECT id, held_when_lost FROM workers
+WHERE run_id = :run AND NOT settled AND state <> 'live'
+ORDER BY id $skip_locked
+"""
+
+HELD_BY = f"""
+SELECT id, {_COUNTERS} FROM leased WHERE worker_id = :worker
+ORDER BY id LIMIT :limit $for_update
+"""
+
+# -- claiming ----------------------------------------------------------------------------
+
+DUE = f"""
+WITH picked AS (
+  SELECT id, {_COUNTERS}, not_before FROM delayed
+  WHERE run_id = :run AND not_before <= :now AND losses >= :least AND losses <= :most
+  ORDER BY not_before, id LIMIT :limit $skip_locked
+)
+SELECT p.id, {_ITEM}, p.attempt + 1, p.generation, p.failures, p.losses
+FROM picked AS p JOIN items AS i ON i.id = p.id
+ORDER BY p.not_before, p.id
+"""
+
+READY = f"""
+WITH picked AS (
+  SELECT id, {_COUNTERS} FROM ready
+  WHERE run_id = :run AND id > :after AND id <= :until ORDER BY id LIMIT :limit $skip_locked
+)
+SELECT p.id, {_ITEM}, p.attempt + 1, p.generation, p.failures, p.losses
+FROM picked AS p JOIN items AS i ON i.id = p.id
+ORDER BY p.id
+"""
+
+
+def lease_from(table: str) -> str:
+    """Lease the rows of `table` that :ids names."""
+    return f"""
+INSERT INTO leased (run_id, id, {_COUNTERS}, worker_id, token, claimed_at, holder_committed)
+SELECT run_id, id, attempt + 1, {_OTHER_COUNTERS}, :worker, :token, :now, :committed
+FROM {table} WHERE run_id = :run AND id IN ($ids)
+"""
+
+
+LEASED_UNDER = f"""
+SELECT l.id, {_ITEM}, l.attempt, l.generation, l.failures, l.losses
+FROM leased AS l JOIN items AS i ON i.id = l.id
+WHERE l.worker_id = :worker AND l.token = :token ORDER BY l.id
+"""
+
+# -- moving what is held -----------------------------------------------------------------
+
+HELD = f"""
+SELECT id, {_COUNTERS}, worker_id, token, holder_committed FROM leased
+WHERE run_id = :run AND id IN ($ids) ORDER BY id $for_update
+"""
+
+
+def delete_from(table: str) -> str:
+    return f"DELETE FROM {table} WHERE run_id = :run AND id IN ($ids)"
+
+
+def take_from(table: str) -> str:
+    """Delete what :ids names and say what the rows held."""
+    return f"{delete_from(table)} RETURNING id, {_COUNTERS}"
+
+
+def rows_of(table: str) -> str:
+    """What the rows that :ids names hold."""
+    return f"SELECT id, {_COUNTERS} FROM {table} WHERE run_id = :run AND id IN ($ids)"
+
+
+COMMITTED = """
+SELECT id, token, sha256 FROM results WHERE run_id = :run AND id IN ($ids)
+"""
+
+# -- enqueueing --------------------------------------------------------------------------
+
+NAMED = """
+WITH named AS (
+  SELECT source_id, item_id, root, enqueuer FROM documents
+  WHERE run_id = :run AND source_id IN ($names) ORDER BY source_id $for_update
+)
+SELECT n.source_id, n.item_id, n.root, n.enqueuer, i.source_version, i.locator
+FROM named AS n JOIN items AS i ON i.id = n.item_id
+"""
+
+VERSIONS = """
+SELECT id, source_id, source_version, locator FROM items
+WHERE run_id = :run AND source_id IN ($names)
+"""
+
+HIGHEST_ID = "SELECT coalesce(max(id), 0) FROM items"
+
+NEXT_IDS = """
+SELECT nextval(pg_get_serial_sequence('items', 'id')) FROM generate_series(1, :count)
+"""
+
+MARK_NAMED = """
+UPDATE documents SET enqueuer = :worker WHERE run_id = :run AND source_id IN ($names)
+"""
+
+REPOINT = """
+UPDATE documents SET item_id = :item, root = :root WHERE run_id = :run AND source_id = :source_id
+"""
+
+RELOCATE = "UPDATE items SET locator = :locator WHERE id = :item"
+
+# -- retrying ----------------------------------------------------------------------------
+
+DEAD_OF_RUN = f"""
+SELECT id, {_COUNTERS} FROM dead_letters
+WHERE run_id = :run AND id > :after AND (CAST(:cause AS text) IS NULL OR cause = :cause)
+ORDER BY id LIMIT :limit $for_update
+"""
+
+CURRENT_ITEMS = """
+SELECT item_id FROM documents WHERE run_id = :run AND source_id IN ($names)
+"""
+
+DEAD_AMONG = f"""
+SELECT id, {_COUNTERS} FROM dead_letters
+WHERE run_id = :run AND id IN ($ids) AND (CAST(:cause AS text) IS NULL OR cause = :cause)
+ORDER BY id $for_update
+"""
+
+# -- reading -----------------------------------------------------------------------------
+
+COUNTS = f"""
+SELECT c.now, t.*,
+  (SELECT count(*) FROM workers WHERE run_id = :run AND NOT settled AND state = 'live'
+    AND role = 'worker' AND expires_at > c.now) AS workers_alive,
+  (SELECT count(*) FROM workers WHERE run_id = :run AND NOT settled AND state = 'live'
+    AND role = 'enqueuer' AND expires_at > c.now) AS enqueuers_alive,
+  (SELECT min((SELECT min(l.claimed_at) FROM leased AS l WHERE l.worker_id = w.id))
+    FROM workers AS w WHERE w.run_id = :run AND NOT w.settled) AS oldest,
+  (SELECT min(not_before) FROM delayed WHERE run_id = :run) AS due
+FROM (SELECT $now AS now) AS c, (
+  SELECT {", ".join(f"sum(u.{n}) AS {n}" for n in TALLY_NAMES)} FROM (
+    SELECT {", ".join(TALLY_NAMES)} FROM runs WHERE id = :run
+    UNION ALL
+    SELECT {", ".join(TALLY_NAMES)} FROM workers WHERE run_id = :run AND NOT settled
+  ) AS u
+) AS t
+"""
+
+DUPLICATES = """
+SELECT count(*) - count(DISTINCT source_version) FROM items WHERE run_id = :run
+"""
+
+WORKERS = """
+SELECT w.name, w.role, w.state, w.expires_at > c.now AS fresh,
+  (SELECT count(*) FROM leased AS l WHERE l.worker_id = w.id) AS held,
+  w.committed, w.registered_at, w.beat_at, w.stop_reason, w.about
+FROM workers AS w, (SELECT $now AS now) AS c WHERE w.run_id = :run ORDER BY w.id
+"""
+
+_IN_STATE = "\n".join(
+    f"  WHEN EXISTS (SELECT 1 FROM {table} AS s WHERE s.run_id = d.run_id AND s.id = d.item_id)"
+    f" THEN '{state}'"
+    for state, table in STATE_TABLES.items()
+)
+
+# One statement looks into all tables: a row that moved while they were read one by one
+# could be missed, but its snapshot shows each item in exactly one.
+LOOKUP = f"""
+SELECT i.id, i.source_id, i.source_version, i.locator, CASE
+{_IN_STATE}
+END AS state
+FROM documents AS d JOIN items AS i ON i.id = d.item_id
+WHERE d.run_id = :run AND d.source_id = :source_id
+"""
+
+_RESULTS = """
+SELECT r.id, i.source_id, i.source_version, i.size, r.object_key, r.byte_offset,
+  r.byte_length, r.sha256, r.attempt, r.generation, r.empty, r.adopted, w.name, r.committed_at
+FROM results AS r JOIN items AS i ON i.id = r.id JOIN workers AS w ON w.id = r.worker_id
+"""
+
+RESULTS = f"{_RESULTS} WHERE r.run_id = :run AND r.id > :after ORDER BY r.id LIMIT :limit"
+
+RESULT = f"{_RESULTS} WHERE r.run_id = :run AND r.id = :item"
+
+DEAD_LETTERS = """
+SELECT d.id, i.source_id, i.source_version, d.cause, d.error, d.attempt, d.generation, d.ended_at
+FROM dead_letters AS d JOIN items AS i ON i.id = d.id
+WHERE d.run_id = :run AND d.id > :after ORDER BY d.id LIMIT :limit
+"""
+
+# -- the hot verbs on PostgreSQL ---------------------------------------------------------
+#
+# One statement, and so one round trip and one transaction each. Each decides the common
+# case alone and otherwise changes nothing, so that the caller goes the long way.
+
+# FOR UPDATE waits for a reaper that holds the worker's row and then sees what it wrote.
+CLAIM_READY = f"""
+WITH me AS MATERIALIZED (
+  SELECT id, run_id, state, last_token, committed, $now AS now
+  FROM workers WHERE name = :worker FOR UPDATE
+), due AS MATERIALIZED (
+  SELECT EXISTS (
+    SELECT 1 FROM delayed WHERE run_id = (SELECT run_id FROM me)
+    AND not_before <= (SELECT now FROM me) AND losses <= :most
+  ) AS any
+), go AS MATERIALIZED (
+  SELECT me.run_id FROM me, due
+  WHERE NOT due.any AND me.state = 'live' AND me.last_token IS DISTINCT FROM :token
+), ahead AS MATERIALIZED (
+  SELECT ctid AS place, id FROM ready
+  WHERE run_id = (SELECT run_id FROM go) AND id > :after
+  ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
+), behind AS MATERIALIZED (
+  SELECT ctid AS place, id FROM ready
+  WHERE run_id = (SELECT run_id FROM go) AND id <= :after
+  ORDER BY id LIMIT greatest(0, :limit - (SELECT count(*) FROM ahead)) FOR UPDATE SKIP LOCKED
+), gone AS (
+  DELETE FROM ready WHERE ctid = ANY (ARRAY(
+    SELECT place FROM ahead UNION ALL SELECT place FROM behind
+  )) RETURNING run_id, id, {_COUNTERS}
+), taken AS (
+  INSERT INTO leased (run_id, id, {_COUNTERS}, worker_id, token, claimed_at, holder_committed)
+  SELECT g.run_id, g.id, g.attempt + 1, {", ".join(f"g.{n}" for n in COUNTERS[1:])},
+    me.id, :token, me.now, me.committed FROM gone AS g, me
+), counted AS (
+  UPDATE workers SET last_token = :token, ready = ready - n.n, leased = leased + n.n,
+    attempts = attempts + n.n, settled = false
+  FROM (SELECT count(*) AS n FROM gone) AS n
+  WHERE workers.id = (SELECT id FROM me) AND n.n > 0
+)
+SELECT me.now, me.state, due.any OR me.last_token IS NOT DISTINCT FROM :token,
+  g.id, {_ITEM}, g.attempt + 1, g.generation, g.failures, g.losses
+FROM me CROSS JOIN due LEFT JOIN (gone AS g JOIN items AS i ON i.id = g.id) ON true
+ORDER BY g.id
+"""
+
+COMMIT_HELD = f"""
+WITH me AS MATERIALIZED (
+  SELECT id, run_id, $now AS now FROM workers WHERE name = :worker FOR UPDATE
+), given AS MATERIALIZED (
+  SELECT * FROM unnest(
+    CAST(:ids AS bigint[]), CAST(:tokens AS text[]), CAST(:keys AS text[]),
+    CAST(:offsets AS bigint[]), CAST(:lengths AS bigint[]), CAST(:digests AS text[]),
+    CAST(:empty AS boolean[]), CAST(:adopted AS boolean[]), CAST(:divergent AS boolean[])
+  ) AS g (id, token, object_key, byte_offset, byte_length, sha256, empty, adopted, divergent)
+), gone AS (
+  DELETE FROM leased AS l USING given AS g
+  WHERE l.run_id = (SELECT run_id FROM me) AND l.id = g.id AND l.token = g.token
+  RETURNING l.run_id, {", ".join(f"l.{n}" for n in COUNTERS)}, l.worker_id, g.*
+), kept AS (
+  INSERT INTO results (run_id, id, {_COUNTERS}, worker_id, token, object_key, byte_offset,
+    byte_length, sha256, empty, adopted, committed_at)
+  SELECT g.run_id, g.id, {", ".join(f"g.{n}" for n in COUNTERS)}, g.worker_id, g.token,
+    g.object_key, g.byte_offset, g.byte_length, g.sha256, g.empty, g.adopted, me.now
+  FROM gone AS g, me
+), counted AS (
+  UPDATE workers SET leased = leased - n.n, completed = completed + n.n,
+    committed = committed + n.n, empty = workers.empty + n.empty,
+    adopted = workers.adopted + n.adopted, divergent = workers.divergent + n.divergent,
+    settled = false
+  FROM (
+    SELECT count(*) AS n, count(*) FILTER (WHERE empty) AS empty,
+      count(*) FILTER (WHERE adopted) AS adopted, count(*) FILTER (WHERE divergent) AS divergent
+    FROM gone
+  ) AS n
+  WHERE workers.id = (SELECT id FROM me) AND n.n > 0
+)
+SELECT g.id FROM me LEFT JOIN gone AS g ON true ORDER BY g.id
+"""

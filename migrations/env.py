@@ -1,0 +1,16 @@
+"""Runs the revisions on the connection that `SqlLedger.initialise` hands over.
+
+The transaction is its caller's: on SQLite too a revision takes effect as a whole.
+"""
+
+from alembic import context
+
+from batchq.ledger.schema import VERSION_TABLE, metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table=VERSION_TABLE,
+)
+with context.begin_transaction():
+    context.run_migrations()
