@@ -81,8 +81,11 @@ class Envelope:
         return sha256_hex(canonical_json(self.output))
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON with a final newline. Raises ValueError on a NaN or infinity."""
-        output = canonical_json(self.output)
+        """One line of canonical JSON. Raises ValueError as `canonical_json` does."""
+        return self._line(canonical_json(self.output))
+
+    def _line(self, output: bytes) -> bytes:
+        """The line around `output`, which is serialised once: it is nearly all of the bytes."""
         head = {
             "schema": ENVELOPE_SCHEMA,
             "item_key": self.item_key,
@@ -96,12 +99,16 @@ class Envelope:
             "tokens_used": self.tokens_used,
             "provenance": dict(self.provenance),
         }
-        # The output is serialised once: it is nearly all of the bytes.
-        return b"".join((_dump(head)[:-1], b',"output":', output, b",", _dump(tail)[1:], b"\n"))
+        opening, closing = canonical_json(head)[:-1], canonical_json(tail)[1:]
+        return b"".join((opening, b',"output":', output, b",", closing, b"\n"))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Envelope:
-        """Parse and check what is inside. Raises InvalidEnvelope, saying what is wrong."""
+        """Parse and check what is inside. Raises InvalidEnvelope, saying what is wrong.
+
+        Bytes altered anywhere but in the values of the token counts and the provenance
+        are found here; those the digest covers that the ledger keeps.
+        """
         try:
             raw = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -118,32 +125,48 @@ class Envelope:
                 tokens_used=int(raw["tokens_used"]),
                 provenance=dict(raw["provenance"]),
             )
+            output = canonical_json(envelope.output)
             keys = raw["item_key"], envelope.item_key
-            digests = raw["output_sha256"], envelope.output_sha256()
+            digests = raw["output_sha256"], sha256_hex(output)
+            line = envelope._line(output)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidEnvelope(f"missing or malformed field: {error}") from None
         if keys[0] != keys[1]:
             raise InvalidEnvelope("its item key does not follow from its identity")
         if digests[0] != digests[1]:
             raise InvalidEnvelope("its output does not match its output_sha256")
+        if line != data:
+            raise InvalidEnvelope("it is not in canonical form, so its bytes were altered")
         return envelope
 
 
 def canonical_json(value: Any) -> bytes:
     """UTF-8 JSON with sorted keys and no spaces; numbers as Python prints them.
 
-    Raises ValueError where JSON cannot say it (NaN, infinity, lone surrogates).
+    Raises ValueError where JSON cannot say it (NaN, infinity, lone surrogates, keys that
+    are no text), and TypeError on an object that is no JSON at all.
     """
+    _require_text_keys(value)
     try:
-        return _dump(value)
+        return json.dumps(
+            value, ensure_ascii=False, sort_keys=True, allow_nan=False, separators=(",", ":")
+        ).encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"text that is not valid Unicode: {error}") from None
 
 
-def _dump(value: Any) -> bytes:
-    return json.dumps(
-        value, ensure_ascii=False, sort_keys=True, allow_nan=False, separators=(",", ":")
-    ).encode()
+def _require_text_keys(value: Any) -> None:
+    """A key 10 sorts after 2 but "10" before "2": the bytes would not survive a reading."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"the key {key!r} is no text")
+            _require_text_keys(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            # Vectors are long, and their numbers need no look.
+            if inner.__class__ is not float:
+                _require_text_keys(inner)
 
 
 def sha256_hex(data: bytes) -> str:
