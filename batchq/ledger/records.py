@@ -78,7 +78,9 @@ class Policy:
 
     def delay(self, count: int) -> float:
         """Seconds to wait after the `count`-th failure or release (from 1)."""
-        return min(self.max_backoff, self.backoff * 2.0 ** (max(1, count) - 1))
+        # Releases are not bounded: the power of a long outage's count would overflow.
+        doublings = min(max(1, count) - 1, 64)
+        return min(self.max_backoff, self.backoff * 2.0**doublings)
 
 
 def lease_cap(losses: int, limit: int) -> int:
