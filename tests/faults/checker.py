@@ -175,10 +175,7 @@ def _read(
     with psycopg.connect(ledger, row_factory=dict_row) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         # The names are this module's own.
-        return {
-            name: connection.execute(f"SELECT * FROM {name}").fetchall()  # type: ignore[call-overload]
-            for name in names
-        }
+        return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}
 
 
 def _sha256(data: bytes) -> str:

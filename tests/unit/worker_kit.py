@@ -172,11 +172,17 @@ class Button:
     def __init__(self) -> None:
         self._report: Callable[[Notice], object] = lambda notice: None
 
+    def describe(self) -> str:
+        return "button: when pressed"
+
     def watch(self, report: Callable[[Notice], object]) -> None:
         self._report = report
 
     def press(self, deadline: float | None = None) -> None:
         self._report(Notice("spot", "terminate", deadline, self.name))
+
+    def settled(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

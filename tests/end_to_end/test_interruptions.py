@@ -1,0 +1,180 @@
+"""Signals, poison and restarts, with real processes and a ledger on disk."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchq.clock import SystemClock
+from tests.end_to_end.fleet import Site
+from tests.faults.checker import audit, tally
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path, f"sqlite:///{tmp_path}/ledger.db", seconds=0.01)
+
+
+def fill(site: Site, count: int) -> None:
+    for number in range(count):
+        site.write(f"{number:04}.txt", f"document number {number}")
+    site.call("enqueue", "docs")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    clock = SystemClock()
+    end = clock.monotonic() + seconds
+    while not condition():
+        assert clock.monotonic() < end, "waited in vain"
+        clock.wait(threading.Event(), 0.05)
+
+
+def events_of(output: str, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in output.splitlines()]
+    return [line for line in lines if line["event"] == kind]
+
+
+def some_committed(site: Site) -> bool:
+    return tally(site.ledger, "default", "completed") > 0
+
+
+def wait_for_more(site: Site) -> None:
+    done = tally(site.ledger, "default", "completed")
+    wait_until(lambda: tally(site.ledger, "default", "completed") > done)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_another_worker_finishes(site: Site, number: signal.Signals) -> None:
+    """Exit 75, nothing held, no claim after the notice, and nothing is charged."""
+    fill(site, 600)
+    worker = site.start("worker", "--json")
+    wait_until(lambda: some_committed(site))
+    worker.send_signal(number)
+    output, _ = worker.communicate(timeout=60)
+    assert worker.returncode == 75
+    kinds = [json.loads(line)["event"] for line in output.splitlines()]
+    assert "claimed" not in kinds[kinds.index("notice") :]
+    [stopped] = events_of(output, "stopped")
+    assert stopped["reason"] == f"signal {number.name} by signals"
+    status = site.call("status")
+    assert status["items"]["leased"] == 0
+    assert status["items"]["ready"] > 0
+    [row] = [each for each in status["workers"] if each["stop_reason"]]
+    assert row["stop_reason"] == stopped["reason"]
+    assert row["state"] == "stopped"
+    site.call("worker")
+    assert audit(site.ledger, site.results, "default", site.documents) == []
+    assert tally(site.ledger, "default", "failures") == 0
+
+
+def test_a_repeated_sigterm_changes_nothing(site: Site) -> None:
+    """Schedulers send it twice; the drain goes on."""
+    fill(site, 600)
+    worker = site.start("worker", "--json")
+    wait_until(lambda: some_committed(site))
+    for _ in range(3):
+        worker.send_signal(signal.SIGTERM)
+    output, _ = worker.communicate(timeout=60)
+    assert worker.returncode == 75
+    assert len(events_of(output, "notice")) == 1
+
+
+def test_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
+    """Ctrl-C twice: exit 130; the leases expire and the next worker goes on."""
+    site = Site(tmp_path, f"sqlite:///{tmp_path}/ledger.db", seconds=0.2)
+    fill(site, 60)
+    worker = site.start("worker", "--json")
+    wait_until(lambda: tally(site.ledger, "default", "attempts") > 0)
+    worker.send_signal(signal.SIGINT)
+    SystemClock().wait(threading.Event(), 0.3)
+    worker.send_signal(signal.SIGINT)
+    output, _ = worker.communicate(timeout=30)
+    assert worker.returncode == 130, output
+    site.call("worker")
+    assert audit(site.ledger, site.results, "default", site.documents) == []
+
+
+def test_the_document_that_kills_its_process_is_found_and_charged_alone(site: Site) -> None:
+    """Leases shrink from loss to loss, until the poison is alone; its neighbours complete."""
+    fill(site, 150)
+    (site.folder / "docs" / "0077.txt").write_text("POISON")
+    site.documents.pop("docs/0077.txt")
+    site.call("enqueue", "docs")
+    exits: list[int] = []
+    while not exits or exits[-1] not in (0, 3):
+        worker = site.start("worker", "--json")
+        worker.communicate(timeout=120)
+        exits.append(worker.returncode)
+        assert len(exits) < 12, exits
+    assert exits[-1] == 3
+    assert set(exits[:-1]) == {139}
+    [failure] = site.call("failures")["failures"]
+    assert (failure["source_id"], failure["cause"]) == ("docs/0077.txt", "worker_lost")
+    status = site.call("status")
+    assert status["items"]["completed"] == 149
+    assert status["rework"]["failures"] == 0
+
+
+def test_a_worker_stopped_for_longer_than_its_lease_does_no_harm(tmp_path: Path) -> None:
+    """SIGSTOP beyond two TTLs: another takes over, and the sleeper's work is refused."""
+    site = Site(tmp_path, f"sqlite:///{tmp_path}/ledger.db", seconds=0.05)
+    fill(site, 80)
+    sleeper = site.start("worker")
+    wait_until(lambda: some_committed(site))
+    sleeper.send_signal(signal.SIGSTOP)
+    site.call("worker")
+    assert site.call("status")["items"]["completed"] == 80
+    sleeper.send_signal(signal.SIGCONT)
+    sleeper.communicate(timeout=60)
+    assert sleeper.returncode == 0
+    assert audit(site.ledger, site.results, "default", site.documents) == []
+    assert tally(site.ledger, "default", "lost_leases") > 0
+
+
+def test_a_worker_with_another_parameter_is_refused_with_the_difference(site: Site) -> None:
+    """Exit 13, the field that differs, and not one claim."""
+    fill(site, 3)
+    config = site.folder / "batchq.toml"
+    config.write_text(config.read_text().replace("seconds = 0.01", "seconds = 0.5"))
+    refused = site.start("worker")
+    refused.communicate(timeout=60)
+    log = (site.folder / "log.txt").read_text()
+    assert refused.returncode == 13
+    assert "parameters.seconds: 0.5 here, 0.01 in the run" in log
+    assert tally(site.ledger, "default", "attempts") == 0
+
+
+def test_an_interrupted_run_ends_with_the_outputs_of_a_quiet_one(tmp_path: Path) -> None:
+    """The real model with fixed batches: bit for bit the same vectors after two stops."""
+    outputs = []
+    for name, interruptions in (("quiet", []), ("stormy", [signal.SIGTERM, signal.SIGKILL])):
+        folder = tmp_path / name
+        folder.mkdir()
+        site = Site(folder, f"sqlite:///{folder}/ledger.db")
+        (folder / "batchq.toml").write_text(
+            'results = "results"\nlease_ttl = "1s"\n\n'
+            '[processor]\nkind = "embed"\nbatching = "fixed"\n'
+        )
+        for place in range(400):
+            text = f"document {place}: " + "a few more words " * (place % 23)
+            site.write(f"{place:04}.txt", text)
+        site.call("enqueue", "docs")
+        for number in interruptions:
+            worker = site.start("worker")
+            wait_for_more(site)
+            worker.send_signal(number)
+            worker.communicate(timeout=60)
+            assert worker.returncode in (75, -signal.SIGKILL)
+        site.call("worker")
+        site.call("results", "--output", str(folder / "all.jsonl"))
+        rows = [json.loads(line) for line in (folder / "all.jsonl").read_text().splitlines()]
+        outputs.append({row["source_id"]: row["output"] for row in rows})
+    quiet, stormy = outputs
+    assert len(quiet) == 400
+    assert quiet == stormy
