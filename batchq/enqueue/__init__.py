@@ -1,0 +1,6 @@
+"""Enqueue: what there is to process, taken up as items of a run."""
+
+from batchq.enqueue.run import check_store, ensure_run
+from batchq.enqueue.verb import EnqueueReport, Plan, enqueue, plan
+
+__all__ = ["EnqueueReport", "Plan", "check_store", "enqueue", "ensure_run", "plan"]

@@ -1,0 +1,91 @@
+"""A run and the store that holds its results: created together, known by a marker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from batchq.errors import ProcessingVersionMismatch, StoreUnusable, UsageError
+from batchq.fingerprint import HINTS, difference, processing_version
+from batchq.ledger.base import Ledger, Run
+from batchq.result import canonical_json, sha256_hex
+from batchq.store.base import ObjectMissing, Store, StoreError
+
+__all__ = ["check_store", "ensure_run"]
+
+RUN_SCHEMA = "batchq-run/1"
+
+
+def ensure_run(
+    ledger: Ledger, store: Store, name: str, manifest: Mapping[str, Any], layout: str
+) -> Run:
+    """The run called `name`, created with its marker in the store if it is new.
+
+    Raises ProcessingVersionMismatch or UsageError if the run is there with another
+    manifest or layout, StoreUnusable if `store` is not where its results lie.
+    """
+    version = processing_version(manifest)
+    run = ledger.find_run(name) or ledger.create_run(name, version, manifest, layout)
+    if run.processing_version != version:
+        lines = "\n".join(difference(manifest, run.manifest))
+        raise ProcessingVersionMismatch(
+            f"run {name!r} is {run.processing_version}, which is not {version}:\n{lines}",
+            hint="results of two processing versions never mix in one run: "
+            "enqueue under another name with --run",
+        )
+    if run.layout != layout:
+        raise UsageError(
+            f"run {name!r} was created with layout {run.layout}, which cannot become {layout}",
+            hint="leave --layout out, or enqueue under another name with --run",
+        )
+    tallies = ledger.counts(run).tallies
+    if tallies.total + tallies.superseded == 0:
+        # Nothing can lie elsewhere yet. Later on, a missing marker means another store.
+        marker = _marker(run)
+        try:
+            store.put_if_absent(_marker_key(run), marker, sha256_hex(marker))
+        except StoreError as error:
+            raise _unusable(store, str(error)) from None
+    check_store(store, run)
+    return run
+
+
+def check_store(store: Store, run: Run) -> None:
+    """Raise StoreUnusable unless `store` holds the run's marker, `<prefix>/run.json`."""
+    try:
+        found = store.read(_marker_key(run))
+    except ObjectMissing:
+        raise StoreUnusable(
+            f"the store {store.url} is not that of run {run.name!r}: it has no {_marker_key(run)}",
+            hint="give the store that the run was created with: --results",
+        ) from None
+    except StoreError as error:
+        raise _unusable(store, str(error)) from None
+    if found != _marker(run):
+        raise StoreUnusable(
+            f"{_marker_key(run)} in {store.url} describes another run than {run.name!r}",
+            hint="--ledger and --results must be those of one and the same run",
+        )
+
+
+def _marker(run: Run) -> bytes:
+    return canonical_json(
+        {
+            "schema": RUN_SCHEMA,
+            "run": run.name,
+            "prefix": run.prefix,
+            "processing_version": run.processing_version,
+            "manifest": {key: value for key, value in run.manifest.items() if key != HINTS},
+        }
+    )
+
+
+def _marker_key(run: Run) -> str:
+    return f"{run.prefix}/run.json"
+
+
+def _unusable(store: Store, reason: str) -> StoreUnusable:
+    return StoreUnusable(
+        f"the store {store.url} cannot be used: {reason}",
+        hint="see --results, and the store itself",
+    )
