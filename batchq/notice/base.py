@@ -17,7 +17,8 @@ class Notice:
     """A warning. `deadline` is on the monotonic clock (seconds), or none if unknown.
 
     `kind`: `spot`, `signal`, ...; `action`: `terminate`, `stop`, `hibernate`,
-    `SIGTERM`, ...; `source`: who said so; `detail`: for people.
+    `SIGTERM`, ...; `source`: who said so; `detail`: for people. One that does not
+    `drains` is to be recorded only: a risk or an appointment, not the end.
     """
 
     kind: str
@@ -25,6 +26,7 @@ class Notice:
     deadline: float | None
     source: str
     detail: str = ""
+    drains: bool = True
 
 
 class NoticeSource(Protocol):
@@ -32,8 +34,18 @@ class NoticeSource(Protocol):
 
     name: str
 
+    def describe(self) -> str:
+        """What is watched and with which window, in one line for people."""
+        ...
+
     def watch(self, report: Callable[[Notice], object]) -> None:
         """Start watching; returns at once. `report` may be called from any thread."""
         ...
 
-    def close(self) -> None: ...
+    def close(self, *, drained: bool = False) -> None:
+        """Stop watching, within seconds and without raising.
+
+        With `drained` what was announced has had its effect, and what announced it may be
+        removed; without, it stays for whoever comes next.
+        """
+        ...

@@ -1,6 +1,7 @@
-"""Signals: SIGTERM and SIGINT as notices.
+"""Signals: SIGTERM, SIGINT and SIGUSR1 as notices.
 
-Kubernetes, ECS, Slurm and RunPod announce the end this way.
+Kubernetes, ECS, Slurm and RunPod announce the end with SIGTERM. SIGUSR1 is the same
+drain for a rehearsal, or for a scheduler that is told to send it early.
 """
 
 from __future__ import annotations
@@ -11,37 +12,55 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from batchq.clock import Clock
 from batchq.errors import BatchqError
 from batchq.notice.base import Notice
 
 __all__ = ["SignalSource"]
 
-WATCHED = (signal.SIGTERM, signal.SIGINT)
+WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+DETAILS = {signal.SIGUSR1: "a rehearsal"}
 
 
 class SignalSource:
     """The first signal is a notice; a repeated SIGTERM changes nothing.
 
     A second SIGINT raises KeyboardInterrupt in the main thread: the person at the
-    keyboard will not wait.
+    keyboard will not wait. `window`: seconds from a signal to the kill, where
+    `platform` or a setting tells; without it or a `clock` the deadline is left open.
     """
 
     name = "signals"
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        window: float | None = None,
+        platform: str | None = None,
+    ) -> None:
+        self._clock = clock
+        self._window = window
+        self.platform = platform
         self._report: Callable[[Notice], object] | None = None
         self._previous: dict[signal.Signals, Any] = {}
         self._interrupts = 0
 
+    def describe(self) -> str:
+        where = f" from {self.platform}" if self.platform else ""
+        window = "the default window" if self._window is None else f"{self._window:g} s ahead"
+        return f"signals: {', '.join(number.name for number in WATCHED)}{where}, {window}"
+
     def watch(self, report: Callable[[Notice], object]) -> None:
-        """Take over both signals. Call from the main thread."""
+        """Take the signals over. Call from the main thread."""
         if threading.current_thread() is not threading.main_thread():
             raise BatchqError("signals can only be watched from the main thread")
         self._report = report
         for number in WATCHED:
             self._previous[number] = signal.signal(number, self._handle)
 
-    def close(self) -> None:
+    def close(self, *, drained: bool = False) -> None:
         """Give the signals back to whoever had them."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
@@ -54,4 +73,10 @@ class SignalSource:
             if self._interrupts > 1:
                 raise KeyboardInterrupt
         if self._report is not None:
-            self._report(Notice("signal", received.name, None, self.name))
+            detail = DETAILS.get(received, "")
+            self._report(Notice("signal", received.name, self._deadline(), self.name, detail))
+
+    def _deadline(self) -> float | None:
+        if self._clock is None or self._window is None:
+            return None
+        return self._clock.monotonic() + self._window

@@ -181,10 +181,7 @@ class Button:
     def press(self, deadline: float | None = None) -> None:
         self._report(Notice("spot", "terminate", deadline, self.name))
 
-    def settled(self) -> None:
-        pass
-
-    def close(self) -> None:
+    def close(self, *, drained: bool = False) -> None:
         pass
 
 
