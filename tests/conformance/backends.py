@@ -12,7 +12,7 @@ from batchq.clock import Clock, ManualClock, random_hex
 from batchq.ledger.base import Ledger, Policy
 from batchq.ledger.memory import MemoryLedger
 from batchq.ledger.sql import SqlLedger
-from tests.postgres import create_database, drop_database
+from tests.postgres import empty_database
 
 __all__ = ["Backend", "MemoryBackend", "SqlBackend", "postgres_backend", "sqlite_backend"]
 
@@ -76,12 +76,11 @@ def sqlite_backend(template: Path, folder: Path) -> Iterator[SqlBackend]:
 
 
 @contextmanager
-def postgres_backend(server: str, template: str) -> Iterator[SqlBackend]:
-    """A copy of the database `template`, which holds the schema."""
-    name = f"ledger_{random_hex(32)}"
-    backend = SqlBackend("postgresql", create_database(server, name, template))
+def postgres_backend(url: str) -> Iterator[SqlBackend]:
+    """The database at `url`, which holds the schema, emptied: faster than another one."""
+    empty_database(url, keep=("batchq_version",))
+    backend = SqlBackend("postgresql", url)
     try:
         yield backend
     finally:
         backend.close()
-        drop_database(server, name)

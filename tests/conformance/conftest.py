@@ -26,11 +26,12 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_server: str) -> Iterator[str]:
-    """A database with the schema, to be copied: an upgrade takes longer than a copy."""
-    name = f"template_{random_hex(32)}"
-    _initialise(create_database(postgres_server, name))
-    yield name
+def postgres_database(postgres_server: str) -> Iterator[str]:
+    """The address of a database with the schema, this process's own."""
+    name = f"ledger_{random_hex(32)}"
+    url = create_database(postgres_server, name)
+    _initialise(url)
+    yield url
     drop_database(postgres_server, name)
 
 
@@ -55,8 +56,7 @@ def open_backend(kind: str, request: pytest.FixtureRequest) -> AbstractContextMa
     if kind == "sqlite":
         folder = request.getfixturevalue("tmp_path")
         return sqlite_backend(request.getfixturevalue("sqlite_template"), folder)
-    server = request.getfixturevalue("postgres_server")
-    return postgres_backend(server, request.getfixturevalue("postgres_template"))
+    return postgres_backend(request.getfixturevalue("postgres_database"))
 
 
 @pytest.fixture(params=BACKENDS)

@@ -413,7 +413,7 @@ def test_random_stories_end_as_in_the_reference(backend: Backend) -> None:
 
     OnThisBackend.backend = backend
     OnThisBackend.subject_clients = [backend.client(policy=POLICY) for _ in range(2)]
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         OnThisBackend,
         settings=settings(
             max_examples=EXAMPLES[backend.name],
