@@ -24,7 +24,7 @@ DETAILS = {signal.SIGUSR1: "a rehearsal"}
 
 
 class SignalSource:
-    """The first signal is a notice; a repeated SIGTERM changes nothing.
+    """The first of each is a notice; a repeated SIGTERM changes nothing.
 
     A second SIGINT raises KeyboardInterrupt in the main thread: the person at the
     keyboard will not wait. `window`: seconds from a signal to the kill, where
@@ -46,6 +46,7 @@ class SignalSource:
         self._report: Callable[[Notice], object] | None = None
         self._previous: dict[signal.Signals, Any] = {}
         self._interrupts = 0
+        self._reported: set[signal.Signals] = set()
 
     def describe(self) -> str:
         where = f" from {self.platform}" if self.platform else ""
@@ -72,7 +73,8 @@ class SignalSource:
             self._interrupts += 1
             if self._interrupts > 1:
                 raise KeyboardInterrupt
-        if self._report is not None:
+        if self._report is not None and received not in self._reported:
+            self._reported.add(received)
             detail = DETAILS.get(received, "")
             self._report(Notice("signal", received.name, self._deadline(), self.name, detail))
 

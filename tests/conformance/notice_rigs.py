@@ -4,60 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from batchq.clock import ManualClock
 from batchq.notice.azure import AzureSource
-from batchq.notice.base import Notice, NoticeSource
+from batchq.notice.base import NoticeSource
 from batchq.notice.ec2 import Ec2Source
 from batchq.notice.gcp import GcpSource
 from batchq.notice.metadata import MetadataService
 from batchq.notice.signals import SignalSource
 from batchq.notice.sqs import SqsSource
 from tests.faults.metadata_server import MetadataServer
+from tests.stepped import SteppedClock
 
-__all__ = ["AzureRig", "Ec2Rig", "GcpRig", "Heard", "Rig", "SignalRig", "SqsRig", "SteppedClock"]
-
-
-class SteppedClock(ManualClock):
-    """A clock whose `wait` holds a watching thread until the test lets it poll again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._done = threading.Semaphore(0)
-        self._go = threading.Semaphore(0)
-
-    def wait(self, event: threading.Event, seconds: float) -> bool:
-        self.advance(seconds)
-        self._done.release()
-        while not event.is_set() and not self._go.acquire(timeout=0.02):
-            pass
-        return event.is_set()
-
-    def first_poll(self) -> None:
-        """Return when the watching thread has polled for the first time."""
-        assert self._done.acquire(timeout=30), "the source did not poll"
-
-    def poll_again(self, times: int = 1) -> None:
-        """Let it poll so many times more."""
-        for _ in range(times):
-            self._go.release()
-            self.first_poll()
-
-
-class Heard:
-    """What a source has reported. Thread-safe."""
-
-    def __init__(self) -> None:
-        self.notices: list[Notice] = []
-        self._lock = threading.Lock()
-
-    def __call__(self, notice: Notice) -> None:
-        with self._lock:
-            self.notices.append(notice)
+__all__ = ["AzureRig", "Ec2Rig", "GcpRig", "Rig", "SignalRig", "SqsRig"]
 
 
 class Rig(Protocol):
@@ -89,16 +50,12 @@ class Polled:
 
     name: str
 
-    def __init__(self, server: MetadataServer, clock: SteppedClock) -> None:
+    def __init__(self, server: MetadataServer[ManualClock], clock: SteppedClock) -> None:
         self.server = server
         self.clock = clock
-        self._first = True
 
     def polls(self, times: int = 1) -> None:
-        if self._first:
-            self.clock.first_poll()
-            self._first, times = False, times - 1
-        self.clock.poll_again(times)
+        self.clock.polls(times)
 
     def break_down(self) -> None:
         self.server.fail(503)
@@ -151,7 +108,9 @@ class SqsRig(Polled):
     name = "sqs"
     longest = 120.0
 
-    def __init__(self, server: MetadataServer, clock: SteppedClock, sqs: Any, queue: str) -> None:
+    def __init__(
+        self, server: MetadataServer[ManualClock], clock: SteppedClock, sqs: Any, queue: str
+    ) -> None:
         super().__init__(server, clock)
         self._sqs = sqs
         self._queue = queue
