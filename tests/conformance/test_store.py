@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import islice, product
 from pathlib import Path
 
@@ -15,7 +17,9 @@ from batchq.result import Envelope, result_key, sha256_hex
 from batchq.store.base import ObjectInfo, ObjectMissing, Store, StoreError
 from batchq.store.local import LocalStore
 from batchq.store.memory import MemoryStore
+from batchq.store.s3 import S3Store
 from batchq.store.verified import find_result, write_result
+from tests.s3 import moto_bucket, strict_server
 
 HOSTILE = [
     "",
@@ -39,12 +43,26 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+@pytest.fixture(params=["memory", "local", "s3-strict", "s3-moto"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
     """A fresh store of each kind, probed as every command does."""
-    made: Store = MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "results")
-    made.probe()
-    return made
+    with ExitStack() as servers:
+        made: Store
+        match request.param:
+            case "memory":
+                made = MemoryStore()
+            case "local":
+                made = LocalStore(tmp_path / "results")
+            case "s3-strict":
+                servers.enter_context(strict_server(monkeypatch))
+                made = S3Store("s3://bucket")
+            case "s3-moto":
+                moto_bucket(monkeypatch)
+                made = S3Store("s3://bucket/prefix")
+        made.probe()
+        yield made
 
 
 def put(store: Store, key: str, data: bytes) -> bool:
