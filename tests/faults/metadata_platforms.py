@@ -10,15 +10,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from typing import Any
+from typing import Any, Protocol
 
-from batchq.clock import Clock, random_hex
+from batchq.clock import random_hex
 
-__all__ = ["Azure", "Ec2", "Gcp", "Reply", "Request", "html"]
+__all__ = ["Azure", "Ec2", "Gcp", "Reply", "Request", "Times", "html"]
 
 TEXT = "text/plain"
 JSON = "application/json; charset=utf-8"
 HTML = "text/html"
+
+
+class Times(Protocol):
+    """The platform's wall clock and monotonic clock, in seconds."""
+
+    def now(self) -> float: ...
+
+    def monotonic(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ class Ec2:
 
     MAX_TTL = 21_600
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Times) -> None:
         self._clock = clock
         self._tokens: dict[str, float] = {}
         self.documents: dict[str, Callable[[], str]] = {}
@@ -176,7 +184,7 @@ class Gcp:
 class Azure:
     """Instance metadata and scheduled events of one machine of a scale set."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Times) -> None:
         self._clock = clock
         self.machine = "scaleset_0"
         self.events: list[dict[str, Any]] = []

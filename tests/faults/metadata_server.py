@@ -4,8 +4,9 @@
         server.at(30, lambda: server.ec2.interrupt("terminate"))     # seconds from now
         server.fail(503, path="/latest/meta-data", times=3)
 
-Times come from `clock`, which may be set; changes planned with `at` take effect at the
-first request after their moment. Delays and hangs are real and end when the server closes.
+Times come from `clock`, which may be set. A change planned with `at` is made when the next
+request comes in, as if it had been made at its moment. Delays and hangs are real, and end
+when the server closes.
 """
 
 from __future__ import annotations
@@ -43,6 +44,20 @@ class Fault:
         return named and request.path.startswith(self.path) and self.times != 0
 
 
+class _Platform:
+    """The clock as the platforms see it while a change is made after its moment."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.late_by = 0.0
+
+    def now(self) -> float:
+        return self._clock.now() - self.late_by
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic() - self.late_by
+
+
 class MetadataServer(Generic[C]):
     """All three platforms at one address on this machine. Thread-safe."""
 
@@ -54,7 +69,8 @@ class MetadataServer(Generic[C]):
         self._faults: list[Fault] = []
         self._per_second: int | None = None
         self._second = (0, 0)
-        self.ec2, self.gcp, self.azure = Ec2(clock), Gcp(), Azure(clock)
+        self._times = _Platform(clock)
+        self.ec2, self.gcp, self.azure = Ec2(self._times), Gcp(), Azure(self._times)
         self.requests: list[Request] = []
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._http.daemon_threads = True
@@ -138,8 +154,7 @@ class MetadataServer(Generic[C]):
     def _answer(self, request: Request) -> Reply | None:
         with self._lock:
             self.requests.append(request)
-            while self._plan and self._plan[0][0] <= self.clock.monotonic():
-                self._plan.pop(0)[1]()
+            self._carry_out_plan()
             if self._is_too_often():
                 return html(503, "Service Unavailable")
             fault = next((fault for fault in self._faults if fault.covers(request)), None)
@@ -154,6 +169,13 @@ class MetadataServer(Generic[C]):
                 return fault.reply
         with self._lock:
             return self._platform(request)
+
+    def _carry_out_plan(self) -> None:
+        while self._plan and self._plan[0][0] <= self.clock.monotonic():
+            moment, change = self._plan.pop(0)
+            self._times.late_by = self.clock.monotonic() - moment
+            change()
+            self._times.late_by = 0.0
 
     def _is_too_often(self) -> bool:
         second, count = int(self.clock.monotonic()), 1

@@ -1,0 +1,111 @@
+"""Signals as notices, sent to this very process."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from batchq.clock import ManualClock
+from batchq.errors import BatchqError
+from batchq.notice.signals import SignalSource
+from tests.stepped import Heard
+
+
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    """What is reported; whatever happens, the process keeps its own handlers."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield Heard()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_each_signal_is_a_notice_by_its_name(heard: Heard, number: signal.Signals) -> None:
+    """Without a window its deadline is left open."""
+    source = SignalSource()
+    source.watch(heard)
+    signal.raise_signal(number)
+    source.close()
+    assert (heard.only.kind, heard.only.action) == ("signal", number.name)
+    assert heard.only.deadline is None
+    assert heard.only.drains
+
+
+def test_a_rehearsal_says_that_it_is_one(heard: Heard) -> None:
+    """SIGUSR1 drains like any other notice; whoever reads of it must not look for a cause."""
+    source = SignalSource()
+    source.watch(heard)
+    signal.raise_signal(signal.SIGUSR1)
+    source.close()
+    assert heard.only.detail == "a rehearsal"
+
+
+def test_the_window_runs_from_the_signal(heard: Heard) -> None:
+    """Not from the start of the watch."""
+    clock = ManualClock()
+    source = SignalSource(clock=clock, window=30.0)
+    source.watch(heard)
+    clock.advance(100)
+    signal.raise_signal(signal.SIGTERM)
+    source.close()
+    assert heard.only.deadline == clock.monotonic() + 30
+
+
+def test_mixed_and_repeated_signals_are_one_notice_each(heard: Heard) -> None:
+    """A scheduler that sends SIGTERM every second changes nothing."""
+    source = SignalSource()
+    source.watch(heard)
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        signal.raise_signal(number)
+    source.close()
+    assert [notice.action for notice in heard.notices] == ["SIGTERM", "SIGUSR1", "SIGINT"]
+
+
+def test_a_second_ctrl_c_ends_it(heard: Heard) -> None:
+    """The person at the keyboard will not wait."""
+    source = SignalSource()
+    source.watch(heard)
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    source.close()
+
+
+def test_the_signals_are_given_back(heard: Heard) -> None:
+    """To the handlers that had them before."""
+    theirs = Heard()
+    signal.signal(signal.SIGUSR1, lambda number, frame: theirs.notices.clear())
+    before = signal.getsignal(signal.SIGUSR1)
+    source = SignalSource()
+    source.watch(heard)
+    assert signal.getsignal(signal.SIGUSR1) != before
+    source.close()
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_only_the_main_thread_may_watch(heard: Heard) -> None:
+    """Python delivers signals to no other."""
+    errors: list[Exception] = []
+
+    def watch() -> None:
+        try:
+            SignalSource().watch(heard)
+        except BatchqError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(errors[0])
+
+
+def test_the_description_names_the_platform_and_its_window() -> None:
+    """Where it is known who will send SIGTERM."""
+    said = SignalSource(window=30.0, platform="Kubernetes").describe()
+    assert said == "signals: SIGTERM, SIGINT, SIGUSR1 from Kubernetes, 30 s ahead"
+    assert SignalSource().describe().endswith(", the default window")
