@@ -66,8 +66,10 @@ class Honesty(StrEnum):
 
     HONEST = "honest"
     REPLACES = "ignores If-None-Match"
+    REPLACES_BY_PARTS = "ignores If-None-Match at the end of an upload in parts"
     TWO_WINNERS = "lets two concurrent creators win"
     UNCHECKED = "takes any checksum and repeats it"
+    LISTS_ANEW = "ignores start-after"
 
 
 class StrictS3:
@@ -75,7 +77,8 @@ class StrictS3:
 
     `may_list`: whether the anonymous owner has s3:ListBucket; without it an absent object
     reads 403. `policies`: what each access key may do; empty, every key may do all.
-    `expired`: access keys whose time is over. `log`: each request's operation and key.
+    `expired`: access keys whose time is over. `log`: each request's operation and key;
+    `headers`: those of the last request of each operation.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class StrictS3:
         self.policies = dict(policies or {})
         self.expired: set[str] = set()
         self.log: list[tuple[str, str]] = []
+        self.headers: dict[str, Message] = {}
         self.race = threading.Barrier(2)
         self._faults: dict[tuple[str, str | None], deque[Fault]] = defaultdict(deque)
         self._lock = threading.Lock()
@@ -226,6 +230,7 @@ def _handler(server: StrictS3) -> type[BaseHTTPRequestHandler]:
                 body = _received(self.headers, self.rfile)
                 operation = _operation(self.command, key, query)
                 fault = server.next_fault(operation, key)
+                server.headers[operation] = self.headers
                 if fault in _UNDONE:
                     answer = self._fail(fault)
                 else:
@@ -444,6 +449,8 @@ class _Service:
     def ListObjectsV2(self) -> _Answer:
         query = self._listing_query({"list-type", "start-after", "continuation-token"})
         after = max(query.get("start-after", ""), query.get("continuation-token", ""))
+        if self.server.honesty is Honesty.LISTS_ANEW:
+            after = ""
         bucket = self.request.bucket
         found = [
             (key, self.state.versions(bucket, key)[0])
@@ -493,6 +500,8 @@ class _Service:
         header = self.request.headers.get("If-None-Match")
         if header not in (None, "*"):
             raise S3Error(501, "NotImplemented", "A header you provided implies functionality.")
+        if self.server.honesty is Honesty.REPLACES_BY_PARTS:
+            return header is not None and self.request.operation == "PutObject"
         return header is not None and self.server.honesty is not Honesty.REPLACES
 
     def _stored(self) -> Stored:
