@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 # As torch words them; it has no type of its own for the memory of CPUs and of MPS.
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "_alloc_failed")
 # After any of these every later call on the device fails as well.
 _LOST = (
     "cuda error",
@@ -85,7 +85,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 def raise_if_lost(error: BaseException) -> None:
     """Raise DeviceLost if `error` means that this process can use the device no more."""
     text = str(error).lower()
-    if isinstance(error, RuntimeError) and any(words in text for words in _LOST):
+    if is_out_of_memory(error) or not isinstance(error, RuntimeError):
+        return
+    if any(words in text for words in _LOST):
         first = str(error).splitlines()[0]
         raise DeviceLost(
             f"the device failed: {first}",
