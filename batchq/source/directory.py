@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 
 from batchq.errors import UsageError
@@ -137,10 +137,10 @@ class DirectorySource:
         for name, shown, twin in _in_order(names):
             path = os.path.join(folder.path, name)
             relative = folder.below + shown
-            if path in self._avoid or self._excluded(relative):
+            if path in self._avoid or _either(self._excluded, relative):
                 continue
             hidden = shown.startswith(".")
-            taken = (folder.taken and not hidden) or self._included(relative)
+            taken = (folder.taken and not hidden) or _either(self._included, relative)
             if not taken and (self._all_wanted or (hidden and not self._enters_hidden)):
                 continue
             source_id = f"{folder.source_id}/{shown}"
@@ -163,6 +163,11 @@ class DirectorySource:
         if not target.startswith(os.path.join(self._path, b"")):
             return Skipped(source_id, "link not followed: it leads outside the folder enqueued")
         return _linked(target, source_id)
+
+
+def _either(matches: Callable[[str], bool], folder: str) -> bool:
+    """Whether a folder or all that lies below it is meant."""
+    return matches(folder) or matches(f"{folder}/")
 
 
 def _linked(target: bytes, source_id: str) -> Found | Skipped:
@@ -195,16 +200,12 @@ def _is_folder(path: bytes) -> bool:
     shown = os.fsdecode(path)
     try:
         mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+            return stat.S_ISDIR(mode)
     except OSError as error:
         raise UsageError(f"SOURCE {shown!r}: {_reason(error)}") from None
-    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-        raise UsageError(
-            f"SOURCE {shown!r} is {_kind(mode)}", hint="give a folder or a regular file"
-        )
-    is_folder = stat.S_ISDIR(mode)
-    if not os.access(path, os.R_OK | os.X_OK if is_folder else os.R_OK):
-        raise UsageError(f"SOURCE {shown!r}: no permission to read it")
-    return is_folder
+    raise UsageError(f"SOURCE {shown!r} is {_kind(mode)}", hint="give a folder or a regular file")
 
 
 def _root_name(folder: bytes) -> str:

@@ -18,7 +18,8 @@ def matcher(patterns: Iterable[str], *, hidden: bool) -> Callable[[str], bool]:
     whole path below the root. `*` and `?` stay within a name, `**` stands for any number
     of folders, `[a-z]` and `[!a-z]` for one character; `guide/` means all that lies below
     `guide`. Unless `hidden`, none of them matches the dot that a hidden name begins with,
-    as in a shell. Raises UsageError for a pattern that is none.
+    as in a shell. Of a folder with a slash at its end the test tells whether all that
+    lies below it matches. Raises UsageError for a pattern that cannot match.
     """
     alternatives = [f"(?:{_translate(pattern, hidden)})" for pattern in patterns]
     if not alternatives:
@@ -47,7 +48,7 @@ def _translate(pattern: str, hidden: bool) -> str:
             guard = "" if hidden or part[0] not in "*?[" else r"(?!\.)"
             regex += guard + _translate_name(part, pattern) + ("" if last else "/")
         elif last:
-            regex += f"{name}(?:/{name})*"
+            regex += f"(?:{name}(?:/{name})*)?"
         else:
             regex += f"(?:{name}/)*"
     try:

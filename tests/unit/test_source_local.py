@@ -1,0 +1,149 @@
+"""Reading documents again: the very bytes that were enqueued, or a named failure."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from batchq.errors import DocumentError
+from batchq.source.local import CHUNK, LocalReader
+from batchq.source.names import to_locator
+from tests.unit.test_source_directory import anyones, without_privileges
+
+__all__ = ["anyones"]
+
+READER = LocalReader()
+
+
+def located(path: Path) -> str:
+    return to_locator(os.fsencode(path))
+
+
+def version_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7])
+def test_the_fingerprint_is_the_digest_of_all_bytes(tmp_path: Path, size: int) -> None:
+    """Whatever the size, and so is what is read back."""
+    data = os.urandom(size)
+    (tmp_path / "a").write_bytes(data)
+    locator = located(tmp_path / "a")
+    assert (version_of(data), size) == READER.fingerprint(locator)
+    assert data == READER.read(locator, version_of(data), size)
+
+
+def test_a_file_without_a_size_is_read_to_its_end() -> None:
+    """The kernel's own files say 0 and hold more."""
+    if not os.path.exists("/proc/version"):
+        pytest.skip("no /proc here")
+    version, size = READER.fingerprint("file:///proc/version")
+    with open("/proc/version", "rb") as file:
+        data = file.read()
+    assert (version_of(data), len(data)) == (version, size)
+    assert data == READER.read("file:///proc/version", version, 1 << 20)
+
+
+def test_changed_bytes_are_never_handed_out(tmp_path: Path) -> None:
+    """Another version is dead-lettered, not computed from."""
+    (tmp_path / "a").write_bytes(b"one")
+    version, _ = READER.fingerprint(located(tmp_path / "a"))
+    (tmp_path / "a").write_bytes(b"two")
+    with pytest.raises(DocumentError) as error:
+        READER.read(located(tmp_path / "a"), version, 100)
+    assert (error.value.cause, error.value.final) == ("source_changed", True)
+
+
+@pytest.mark.parametrize("name", ["missing", "a/below", "with%00zero"])
+def test_a_missing_document_is_missing_for_good(tmp_path: Path, name: str) -> None:
+    """Also where a folder on the way has become a file."""
+    (tmp_path / "a").write_bytes(b"one")
+    locator = f"{located(tmp_path)}/{name}"
+    for attempt in (
+        lambda: READER.fingerprint(locator),
+        lambda: READER.read(locator, version_of(b""), 100),
+    ):
+        with pytest.raises(DocumentError) as error:
+            attempt()
+        assert (error.value.cause, error.value.final) == ("source_missing", True)
+        assert locator in error.value.message
+
+
+def test_a_document_above_the_limit_is_not_read(tmp_path: Path) -> None:
+    """The limit holds for what is there, not for what the ledger remembers."""
+    (tmp_path / "a").write_bytes(b"x" * 101)
+    with pytest.raises(DocumentError) as error:
+        READER.read(located(tmp_path / "a"), version_of(b"x" * 101), 100)
+    assert (error.value.cause, error.value.final) == ("too_large", True)
+
+
+def test_an_unreadable_document_may_become_readable(anyones: Path) -> None:
+    """A permission can be given back, so the failure is not final."""
+    (anyones / "a").write_bytes(b"x")
+    os.chmod(anyones / "a", 0o000)
+    with without_privileges(), pytest.raises(DocumentError) as error:
+        READER.read(located(anyones / "a"), version_of(b"x"), 100)
+    assert (error.value.cause, error.value.final) == ("source_unreadable", False)
+
+
+def test_a_link_put_in_a_documents_place_is_not_followed(tmp_path: Path) -> None:
+    """Or a document could be swapped for any file that the worker may read."""
+    (tmp_path / "secret").write_bytes(b"secret")
+    (tmp_path / "a").symlink_to("secret")
+    with pytest.raises(DocumentError):
+        READER.fingerprint(located(tmp_path / "a"))
+    with pytest.raises(DocumentError):
+        READER.read(located(tmp_path / "a"), version_of(b"secret"), 100)
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_put_in_a_documents_place_blocks_nobody(tmp_path: Path) -> None:
+    """Opening a pipe waits for its other end, unless one asks not to."""
+    os.mkfifo(tmp_path / "a")
+    for attempt in (
+        lambda: READER.fingerprint(located(tmp_path / "a")),
+        lambda: READER.read(located(tmp_path / "a"), version_of(b""), 100),
+    ):
+        with pytest.raises(DocumentError) as error:
+            attempt()
+        assert error.value.cause == "source_changed"
+
+
+def test_nothing_stays_open(tmp_path: Path) -> None:
+    """Neither after a success nor after a refusal."""
+    (tmp_path / "a").write_bytes(b"x")
+    os.mkfifo(tmp_path / "pipe")
+    before = os.dup(0)
+    os.close(before)
+    for name in ("a", "pipe", "missing", "a/b"):
+        for _ in range(5):
+            try:
+                READER.read(located(tmp_path) + "/" + name, version_of(b"y"), 100)
+            except DocumentError:
+                continue
+    after = os.dup(0)
+    os.close(after)
+    assert before == after
+
+
+def test_threads_share_a_reader(tmp_path: Path) -> None:
+    """It keeps nothing between calls."""
+    for number in range(50):
+        (tmp_path / str(number)).write_bytes(b"%d" % number)
+    wrong: list[int] = []
+
+    def check() -> None:
+        for number in range(50):
+            if READER.fingerprint(located(tmp_path / str(number)))[0] != version_of(b"%d" % number):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=check) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
