@@ -51,6 +51,9 @@ None of them passes on what it was configured to: Kubernetes' grace period, ECS'
 timeout, Slurm's KillWait. Where those differ, `notice_window` says so.
 """
 
+GKE = ("GKE", 15.0)
+"""What a node that is being preempted leaves to its pods."""
+
 
 def build_sources(
     names: str,
@@ -127,10 +130,9 @@ class _Site:
     def detected(self) -> list[str]:
         """The platforms that this machine shows signs of, unless nobody is there."""
         signs = {
-            "ec2": "AWS_EC2_METADATA_SERVICE_ENDPOINT" in self.env or self._is_on_ec2(),
-            "gcp": "GCE_METADATA_HOST" in self.env
-            or self._tag("product_name") == "Google Compute Engine",
-            "azure": self.azure_endpoint is not None or self._tag("chassis_asset_tag") == AZURE_TAG,
+            "ec2": bool(self.env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")) or self._is_on_ec2(),
+            "gcp": bool(self.env.get("GCE_METADATA_HOST")) or self._is_on_gcp(),
+            "azure": bool(self.azure_endpoint) or self._tag("chassis_asset_tag") == AZURE_TAG,
         }
         if self._ec2_is_disabled():
             signs["ec2"] = False
@@ -163,6 +165,8 @@ class _Site:
 
     def signals(self) -> SignalSource:
         signs = [PLATFORM_WINDOWS[name] for name in PLATFORM_WINDOWS if self.env.get(name)]
+        if PLATFORM_WINDOWS["KUBERNETES_SERVICE_HOST"] in signs and self._is_on_gcp():
+            signs.append(GKE)
         platform, window = min(signs, key=lambda sign: sign[1], default=(None, None))
         return SignalSource(clock=self.clock, window=self.window or window, platform=platform)
 
@@ -217,6 +221,9 @@ class _Site:
             return False
         return self._tag("sys_vendor") == "Amazon EC2" or "amazon" in self._tag("bios_version")
 
+    def _is_on_gcp(self) -> bool:
+        return self._tag("product_name") == "Google Compute Engine"
+
     def _tag(self, name: str) -> str:
         try:
             return (self.dmi / name).read_text(errors="replace").strip()
@@ -238,7 +245,7 @@ def _not_refused(services: Mapping[str, MetadataService]) -> set[str]:
             socket.create_connection((service.host, service.port), PROBE_S).close()
         except TimeoutError:
             pass
-        except OSError:
+        except (OSError, ValueError):
             refused.add(name)
         pending.discard(name)
         if not pending:

@@ -68,7 +68,7 @@ class PollingSource(ABC):
             # A worker whose watcher has died is one that nobody warns.
             return self._failed(Trouble(type(error).__name__, f"{type(error).__name__}: {error}"))
         if self._failures:
-            log.info("%s: answers again", self.name)
+            log.debug("%s: answers again", self.name)
         self._failures = 0
         return pause
 

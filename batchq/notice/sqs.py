@@ -198,8 +198,10 @@ class SqsSource(PollingSource):
             return getattr(client, verb)(QueueUrl=self._queue_url, **arguments)
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", "error"))
-            help = f". The instance needs {RIGHTS} on {self._queue_url}" if "Denied" in code else ""
-            raise Trouble(code, f"{error}{help}") from None
+            advice = (
+                f". The instance needs {RIGHTS} on {self._queue_url}" if "Denied" in code else ""
+            )
+            raise Trouble(code, f"{error}{advice}") from None
         except BotoCoreError as error:
             raise Trouble(type(error).__name__, str(error)) from None
 

@@ -223,6 +223,12 @@ def test_a_host_that_turns_us_away_is_not_watched(build: Build, closed_port: int
     assert names(sources) == ["signals"]
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+def test_a_name_that_can_be_no_host_is_not_watched(build: Build, host: str) -> None:
+    """Whatever it is that the resolver says to it."""
+    assert names(build(env={"GCE_METADATA_HOST": host})) == ["signals"]
+
+
 def test_a_silent_host_is_watched_and_delays_the_start_by_less_than_a_second(
     build: Build, server: MetadataServer[ManualClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +269,16 @@ def test_the_environment_tells_who_sends_signals_and_how_early(
 ) -> None:
     """The shortest window, where several could be right."""
     assert describe_sources(build(env=env))[-1].endswith(says)
+
+
+def test_pods_on_gke_get_what_the_node_leaves_them(build: Build) -> None:
+    """Half of the preemption's thirty seconds is for the system's own pods."""
+    sources = build(
+        "none",
+        tags={"product_name": "Google Compute Engine"},
+        env={"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+    )
+    assert describe_sources(sources)[-1].endswith("from GKE, 15 s ahead")
 
 
 def test_the_settings_window_wins(build: Build) -> None:
