@@ -72,7 +72,13 @@ class Site:
             'results = "results"\nlease_ttl = "1s"\n\n'
             f'[processor]\nkind = "slow_digest:SlowDigest"\nseconds = {seconds}\n'
         )
-        self.environment = {**os.environ, "BATCHQ_LEDGER": ledger, "NO_COLOR": "1"}
+        self.environment = {
+            **os.environ,
+            "BATCHQ_LEDGER": ledger,
+            "NO_COLOR": "1",
+            # Where batchq is not installed, the commands run from this checkout.
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
 
     def write(self, name: str, text: str) -> None:
         (self.folder / "docs" / name).write_text(text)

@@ -65,7 +65,7 @@ def test_a_signal_drains_and_another_worker_finishes(site: Site, number: signal.
     status = site.call("status")
     assert status["items"]["leased"] == 0
     assert status["items"]["ready"] > 0
-    [row] = [each for each in status["workers"] if each["stop_reason"]]
+    [row] = [each for each in status["workers"] if each["role"] == "worker"]
     assert row["stop_reason"] == stopped["reason"]
     assert row["state"] == "stopped"
     site.call("worker")
@@ -161,7 +161,7 @@ def test_an_interrupted_run_ends_with_the_outputs_of_a_quiet_one(tmp_path: Path)
             'results = "results"\nlease_ttl = "1s"\n\n'
             '[processor]\nkind = "embed"\nbatching = "fixed"\n'
         )
-        for place in range(400):
+        for place in range(120):
             text = f"document {place}: " + "a few more words " * (place % 23)
             site.write(f"{place:04}.txt", text)
         site.call("enqueue", "docs")
@@ -176,5 +176,5 @@ def test_an_interrupted_run_ends_with_the_outputs_of_a_quiet_one(tmp_path: Path)
         rows = [json.loads(line) for line in (folder / "all.jsonl").read_text().splitlines()]
         outputs.append({row["source_id"]: row["output"] for row in rows})
     quiet, stormy = outputs
-    assert len(quiet) == 400
+    assert len(quiet) == 120
     assert quiet == stormy
