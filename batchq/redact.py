@@ -22,21 +22,34 @@ _SECRET_NAME = (
 # A value in quotes may hold blanks; one whose closing quote was cut off runs to the end.
 _VALUE = r"""(?:'(?:[^'\\]|\\.)*(?:'|\Z)|"(?:[^"\\]|\\.)*(?:"|\Z)|[^\s&]+)"""
 
+# What a text must hold, in lower case, for the rule to be tried: most texts hold none.
 _RULES = [
-    (re.compile(pattern, re.IGNORECASE | re.DOTALL), replacement)
-    for pattern, replacement in (
-        (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", HIDDEN),
-        (r"(\bauthorization[\"']?\s*[:=]\s*)[^\r\n]+", rf"\1{HIDDEN}"),
+    (needles.split(), re.compile(pattern, re.IGNORECASE | re.DOTALL), replacement)
+    for needles, pattern, replacement in (
+        (
+            "-----begin",
+            r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+            HIDDEN,
+        ),
+        ("authorization", r"(\bauthorization[\"']?\s*[:=]\s*)[^\r\n]+", rf"\1{HIDDEN}"),
         # user:password@, up to the last "@": an unescaped password may hold "@" and "/".
         # A port is not a password.
-        (r"(://[^\s:/@?#]{0,256}):(?!\d{1,5}(?:[/?#\s]|$))\S{1,2048}@", rf"\1:{HIDDEN}@"),
-        (r"(\bhttps?://)[^\s:/@?#]{1,2048}@", rf"\1{HIDDEN}@"),
-        (rf"(?<![a-z0-9_.-])({_SECRET_NAME}[\"']?\s*[=:]\s*){_VALUE}", rf"\1{HIDDEN}"),
-        (r"\b(bearer|basic)\s+[a-z0-9+/_.~=-]{8,}", rf"\1 {HIDDEN}"),
-        (r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", HIDDEN),
-        (r"\bhf_[a-z0-9]{20,}", f"hf_{HIDDEN}"),
-        (r"\bgh[opsur]_[a-z0-9]{20,}", HIDDEN),
-        (r"\bsk-[a-z0-9_-]{20,}", HIDDEN),
+        (
+            "://",
+            r"(://[^\s:/@?#]{0,256}):(?!\d{1,5}(?:[/?#\s]|$))\S{1,2048}@",
+            rf"\1:{HIDDEN}@",
+        ),
+        ("://", r"(\bhttps?://)[^\s:/@?#]{1,2048}@", rf"\1{HIDDEN}@"),
+        (
+            "passw passph pwd secret key token sig x-amz-c",
+            rf"(?<![a-z0-9_.-])({_SECRET_NAME}[\"']?\s*[=:]\s*){_VALUE}",
+            rf"\1{HIDDEN}",
+        ),
+        ("bearer basic", r"\b(bearer|basic)\s+[a-z0-9+/_.~=-]{8,}", rf"\1 {HIDDEN}"),
+        ("akia asia", r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", HIDDEN),
+        ("hf_", r"\bhf_[a-z0-9]{20,}", f"hf_{HIDDEN}"),
+        ("gho_ ghp_ ghs_ ghu_ ghr_", r"\bgh[opsur]_[a-z0-9]{20,}", HIDDEN),
+        ("sk-", r"\bsk-[a-z0-9_-]{20,}", HIDDEN),
     )
 ]
 
@@ -49,8 +62,10 @@ def redact(text: str) -> str:
     Passwords in URLs and connection strings, AWS keys and signatures, bearer tokens,
     access tokens of model hubs, `password=...` and its like. In doubt it hides more.
     """
-    for pattern, replacement in _RULES:
-        text = pattern.sub(replacement, text)
+    lowered = text.lower()
+    for needles, pattern, replacement in _RULES:
+        if any(needle in lowered for needle in needles):
+            text = pattern.sub(replacement, text)
     return text
 
 

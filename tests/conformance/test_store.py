@@ -98,12 +98,12 @@ def test_bytes_with_another_digest_are_refused(store: Store) -> None:
     assert put(store, "run-1/one", b"intended")
 
 
-@pytest.mark.parametrize("size", [0, 1, 65_537, 3_000_000])
-def test_objects_of_every_size_survive_whole(store: Store, size: int) -> None:
+def test_objects_of_every_size_survive_whole(store: Store) -> None:
     """Empty, tiny, across buffers, large."""
-    data = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    put(store, "run-1/one", data)
-    assert store.read("run-1/one") == data
+    for size in (0, 1, 65_537, 3_000_000):
+        data = bytes(range(256)) * (size // 256) + bytes(size % 256)
+        put(store, f"run-1/{size}", data)
+        assert store.read(f"run-1/{size}") == data
 
 
 def test_of_many_creators_exactly_one_wins(store: Store) -> None:
@@ -123,13 +123,13 @@ def test_of_many_creators_exactly_one_wins(store: Store) -> None:
             assert store.read(key) == bytes([won.index(True)]) * 50_000
 
 
-@pytest.mark.parametrize("key", HOSTILE, ids=ascii)
-def test_a_hostile_key_is_refused_by_every_verb(store: Store, key: str, tmp_path: Path) -> None:
+def test_a_hostile_key_is_refused_by_every_verb(store: Store, tmp_path: Path) -> None:
     """Nothing is created, read or told outside the store, nor hidden inside it."""
     (tmp_path / "outside").write_bytes(b"secret")
-    for verb in (store.read, store.head, lambda k: put(store, k, b"x")):
-        with pytest.raises(StoreUnusable, match="cannot be a key"):
-            verb(key)
+    for key in HOSTILE:
+        for verb in (store.read, store.head, lambda k: put(store, k, b"x")):
+            with pytest.raises(StoreUnusable, match="cannot be a key"):
+                verb(key)
     assert keys(store) == []
     assert (tmp_path / "outside").read_bytes() == b"secret"
 
@@ -157,14 +157,14 @@ def test_a_part_of_an_object_can_be_read(store: Store) -> None:
     assert store.read("run-1/one", 100, 5) == b""
 
 
-@pytest.mark.parametrize("key", ["absent", "run-1/absent", "other/ab/absent"])
-def test_an_absent_object_is_told_apart_from_an_error(store: Store, key: str) -> None:
+def test_an_absent_object_is_told_apart_from_an_error(store: Store) -> None:
     """`head` says none, `read` raises ObjectMissing naming the key."""
     put(store, "run-1/one", b"x")
-    assert store.head(key) is None
-    with pytest.raises(ObjectMissing, match=key) as caught:
-        store.read(key)
-    assert caught.value.key == key
+    for key in ("absent", "run-1/absent", "other/ab/absent"):
+        assert store.head(key) is None
+        with pytest.raises(ObjectMissing, match=key) as caught:
+            store.read(key)
+        assert caught.value.key == key
 
 
 def test_head_tells_the_size_and_a_digest_only_if_it_is_true(store: Store) -> None:
