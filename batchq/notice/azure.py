@@ -77,7 +77,7 @@ class AzureSource(PollingSource):
 
     def _take(self, event: Mapping[str, Any]) -> None:
         what, begin = str(event.get("EventType")), event.get("NotBefore")
-        key = event.get("EventId") or (what, begin)
+        key = str(event.get("EventId") or (what, begin))
         detail = str(event.get("Description") or "")
         if what not in ENDING:
             self._announce(

@@ -12,7 +12,7 @@ from typing import Any
 
 from batchq.clock import Clock
 from batchq.notice.deadline import parse_time, uptime, was_before_boot
-from batchq.notice.metadata import MetadataService, NoAnswer, json_body, refusal
+from batchq.notice.metadata import MetadataService, NoAnswer, Refused, json_body, refusal
 from batchq.notice.polling import PollingSource, Trouble
 
 __all__ = [
@@ -114,7 +114,7 @@ class InstanceMetadata:
 
 
 class Ec2Source(PollingSource):
-    """Interruption, auto scaling's farewell, rebalance recommendation, maintenance.
+    """Interruption, auto scaling's target state, rebalance recommendation, maintenance.
 
     The last two are recorded only, a recommendation drains with `rebalance`.
     A notice from before this boot, `uptime` seconds ago, is left from an earlier life.
@@ -136,7 +136,7 @@ class Ec2Source(PollingSource):
         self._metadata = InstanceMetadata(service, clock)
         self._rebalance = rebalance
         self._uptime = uptime
-        self._left_over: set[tuple[str, object]] = set()
+        self._left_over: set[tuple[str, str]] = set()
         self._seen_none = False
 
     def describe(self) -> str:
@@ -144,7 +144,7 @@ class Ec2Source(PollingSource):
 
     def _look(self) -> float:
         self._look_for_interruption()
-        self._look_for_farewell()
+        self._look_for_lifecycle()
         self._look_for_recommendation()
         self._look_for_maintenance()
         return self._interval
@@ -159,16 +159,16 @@ class Ec2Source(PollingSource):
         action = said.get("action") if isinstance(said, Mapping) else None
         if not isinstance(action, str) or not action:
             raise Trouble("no action", f"{SPOT}: names no action: {body[:60]!r}")
-        self._interruption(action, said.get("time"))
+        self._interruption(action, str(said.get("time")))
 
     def _look_for_legacy(self) -> None:
         """The older path counts only with a time ahead: it may hold no time or a past one."""
         said = self._optional(LEGACY)
         stated = parse_time(said)
-        if stated is not None and stated > self._clock.now():
+        if said is not None and stated is not None and stated > self._clock.now():
             self._interruption("terminate", said)
 
-    def _interruption(self, action: str, said: object) -> None:
+    def _interruption(self, action: str, said: str) -> None:
         stated = parse_time(said)
         if (action, said) in self._left_over:
             return
@@ -188,7 +188,7 @@ class Ec2Source(PollingSource):
             ),
         )
 
-    def _look_for_farewell(self) -> None:
+    def _look_for_lifecycle(self) -> None:
         state = (self._optional(LIFECYCLE) or "").strip()
         if action := LEAVING.get(state):
             self._announce(
@@ -220,7 +220,7 @@ class Ec2Source(PollingSource):
             if isinstance(event, Mapping) and _is_ahead(event):
                 code, begin = str(event.get("Code")), str(event.get("NotBefore"))
                 self._announce(
-                    ("maintenance", event.get("EventId") or (code, begin)),
+                    ("maintenance", str(event.get("EventId") or (code, begin))),
                     "maintenance",
                     code,
                     lambda: None,
@@ -245,15 +245,10 @@ class Ec2Source(PollingSource):
         """A document that some proxies and mocks refuse, which must not slow down the rest."""
         try:
             return self._metadata.get(path)
-        except Trouble as trouble:
-            if not trouble.kind.startswith("HTTP 4"):
-                raise
-            self._note(Trouble(f"{trouble.kind} {path}", str(trouble)))
+        except Refused as refused:
+            self._note(refused)
             return None
 
 
 def _is_ahead(event: Mapping[str, Any]) -> bool:
-    over = ("completed", "canceled")
-    if str(event.get("State", "")).lower() in over:
-        return False
-    return not str(event.get("Description", "")).lower().startswith(tuple(f"[{w}]" for w in over))
+    return str(event.get("State")).lower() not in ("completed", "canceled")

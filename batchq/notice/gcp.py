@@ -6,7 +6,7 @@ Source: "Spot VMs" and "Get live migration notices" in the Compute Engine docume
 from __future__ import annotations
 
 from batchq.clock import Clock
-from batchq.notice.metadata import MetadataService, refusal
+from batchq.notice.metadata import MetadataService, Refused, refusal
 from batchq.notice.polling import PollingSource, Trouble
 
 __all__ = ["DEFAULT_ENDPOINT", "GcpSource"]
@@ -54,9 +54,7 @@ class GcpSource(PollingSource):
     def _look_for_maintenance(self) -> None:
         try:
             event = self._ask(MAINTENANCE)
-        except Trouble as trouble:
-            if not trouble.kind.startswith("HTTP 4"):
-                raise
+        except Refused:
             # Not told to every workload; preemption is.
             return
         if event.endswith("ON_HOST_MAINTENANCE"):

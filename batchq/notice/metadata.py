@@ -13,7 +13,7 @@ from batchq.errors import UsageError
 from batchq.notice.polling import Trouble
 from batchq.redact import redact
 
-__all__ = ["Answer", "MetadataService", "NoAnswer", "json_body", "refusal"]
+__all__ = ["Answer", "MetadataService", "NoAnswer", "Refused", "json_body", "refusal"]
 
 CONNECT_S = 1.0
 ANSWER_S = 1.0
@@ -22,6 +22,10 @@ MAX_BODY = 256 * 1024
 
 class NoAnswer(Trouble):
     """The service took the connection, but said nothing in time."""
+
+
+class Refused(Trouble):
+    """The service answers, but not to this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def refusal(answer: Answer, path: str) -> Trouble:
     """What to say of an answer that is neither a document nor a plain "there is none"."""
     if answer.status == 429 or answer.status >= 500:
         return Trouble("throttled", f"{path}: HTTP {answer.status}, asking less often")
-    return Trouble(f"HTTP {answer.status}", f"{path}: HTTP {answer.status}")
+    return Refused(f"{answer.status} {path}", f"{path}: HTTP {answer.status}")
 
 
 def json_body(body: str, path: str) -> Any:

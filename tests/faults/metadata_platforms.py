@@ -16,6 +16,9 @@ from batchq.clock import random_hex
 
 __all__ = ["Azure", "Ec2", "Gcp", "Reply", "Request", "Times", "html"]
 
+STATED = object()
+"""Stands for the time that a platform would state."""
+
 TEXT = "text/plain"
 JSON = "application/json; charset=utf-8"
 HTML = "text/html"
@@ -88,7 +91,7 @@ class Ec2:
         self.documents.pop(path, None)
 
     def interrupt(
-        self, action: str, *, ahead: float = 120.0, sliding: bool = False, time: str | None = None
+        self, action: str, *, ahead: float = 120.0, sliding: bool = False, time: object = STATED
     ) -> None:
         """Announce terminate, stop or hibernate, `ahead` seconds from now or at `time` as
         it stands. With `sliding` it stays as far ahead whenever it is asked for.
@@ -97,7 +100,7 @@ class Ec2:
 
         def document() -> str:
             moment = self._clock.now() + ahead if sliding else fixed
-            return json.dumps({"action": action, "time": iso(moment) if time is None else time})
+            return json.dumps({"action": action, "time": iso(moment) if time is STATED else time})
 
         self.show("spot/instance-action", document)
 

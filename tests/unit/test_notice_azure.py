@@ -89,6 +89,15 @@ def test_a_time_that_is_blank_or_wrong_gives_the_default_window(
     assert watched.heard.only.deadline == seen_at + 9.0
 
 
+def test_an_event_without_a_usable_id_is_still_one_notice(server: Server, watch: Watching) -> None:
+    """Whatever stands in its place."""
+    server.azure.schedule("Preempt")
+    server.azure.events[0]["EventId"] = ["odd"]
+    with watch() as watched:
+        watched.polls(3)
+    assert len(watched.heard.notices) == 1
+
+
 @pytest.mark.parametrize("what", ["Freeze", "Reboot", "Redeploy"])
 def test_maintenance_is_recorded(server: Server, watch: Watching, what: str) -> None:
     """A pause of seconds, or an appointment in minutes: no drain."""

@@ -78,6 +78,8 @@ def test_a_time_a_little_too_far_ahead_is_cut_to_two_minutes(
         pytest.param({"ahead": 86_400}, id="a day ahead"),
         pytest.param({"time": ""}, id="blank"),
         pytest.param({"time": "soon"}, id="unparsable"),
+        pytest.param({"time": None}, id="null"),
+        pytest.param({"time": [1]}, id="a list"),
         pytest.param({"time": "9999-99-99T99:99:99Z"}, id="no such day"),
     ],
 )
