@@ -184,8 +184,10 @@ def load(options: Mapping[str, object | None], env: Mapping[str, str], cwd: Path
         name: Given(value, "option") for name, value in options.items() if value is not None
     }
     from_env = _environment(env)
-    file = from_options.pop("config", None) or from_env.pop("config", None)
-    from_file, parameters = read_file(cwd, None if file is None else str(file.value), [*SETTINGS])
+    named = from_env.pop("config", None)
+    named = from_options.pop("config", named)
+    path = None if named is None else str(named.value)
+    from_file, parameters = read_file(cwd, path, [*SETTINGS])
 
     processor = from_options.get("processor") or from_env.get("processor")
     in_file = from_file.get("processor")

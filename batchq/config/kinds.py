@@ -31,7 +31,7 @@ def seconds(value: object) -> float:
         return float(match[1]) * _UNITS[match[2]]
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
-    raise ValueError
+    raise ValueError(f"no duration such as 90s, 2m or 1h: {value!r}")
 
 
 def duration(least: float, most: float) -> Kind:
