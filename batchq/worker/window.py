@@ -13,14 +13,18 @@ __all__ = ["Window"]
 WINDOW_ITEMS = 512
 """Enough to sort by length: 94 % useful tokens, where arrival order gives 49 %."""
 
+BATCH_SECONDS = 1.0
+"""How long the device waits for one whole batch: a fraction of one costs nearly as much."""
+
 FILL_SECONDS = 0.2
-"""How long the device waits for a fuller window before it takes what there is."""
+"""How long it waits, having a whole batch, for a window that is worth sorting."""
 
 
 class Window:
     """Thread-safe. `batch_cost` is what one batch may cost, padding included, in tokens."""
 
     def __init__(self, batch_cost: int) -> None:
+        self._batch_cost = batch_cost
         self._batcher: Batcher[Work] = Batcher(batch_cost, WINDOW_ITEMS)
         self._changed = threading.Condition()
 
@@ -33,11 +37,15 @@ class Window:
     def next_batch(self, upstream: Callable[[], int], seconds: float) -> list[Work]:
         """A batch of like lengths, or nothing after `seconds`.
 
-        While `upstream` says that more is on its way, waits shortly for a full window.
+        While `upstream` says that more is on its way, waits shortly for a whole batch and
+        a full window.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._batcher) > 0, seconds):
                 return []
+            self._changed.wait_for(
+                lambda: self._batcher.cost >= self._batch_cost or upstream() == 0, BATCH_SECONDS
+            )
             self._changed.wait_for(lambda: self._batcher.full or upstream() == 0, FILL_SECONDS)
             return self._batcher.next_batch(flush=True)
 
