@@ -6,13 +6,16 @@ its own, and under any other user.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -29,6 +32,7 @@ def running_server() -> Iterator[str]:
     # Short, since a socket's path may have 107 bytes, and outside pytest's own folder,
     # which only its owner may enter.
     home = Path(tempfile.gettempdir()) / f"batchq-pg-{os.getuid()}-{session}"
+    _remove_orphans(home)
     home.mkdir(exist_ok=True)
     runtime = home / "run"
     runtime.mkdir(mode=0o700, exist_ok=True)
@@ -46,6 +50,20 @@ def running_server() -> Iterator[str]:
         server.cleanup()
         if not server.pgdata.exists():
             shutil.rmtree(home, ignore_errors=True)
+
+
+def _remove_orphans(home: Path) -> None:
+    """Stop the servers of sessions that were killed, and delete their data."""
+    for other in home.parent.glob(f"batchq-pg-{os.getuid()}-*"):
+        users = other / "data" / ".handle_pids.json"
+        if other == home or not users.exists():
+            continue
+        if not any(psutil.pid_exists(pid) for pid in json.loads(users.read_text() or "[]")):
+            for process in psutil.process_iter(["cmdline"]):
+                if str(other / "data") in (process.info["cmdline"] or ()):
+                    process.send_signal(signal.SIGQUIT)
+                    process.wait(10)
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def create_database(server: str, name: str) -> str:

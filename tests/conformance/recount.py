@@ -1,0 +1,75 @@
+"""A recount of a SQL ledger's rows that shares no code with it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any
+
+import psycopg
+
+from tests.conformance.backends import SqlBackend
+from tests.conformance.world import World
+
+__all__ = ["check_rows", "recount"]
+
+STATES = ("ready", "delayed", "leased", "results", "dead_letters", "superseded")
+
+Query = Callable[[str], list[tuple[Any, ...]]]
+
+
+def check_rows(world: World) -> None:
+    """The tallies equal a recount of the rows, and the rows fit together."""
+    tallies = asdict(world.check_accounting())
+    if isinstance(world.backend, SqlBackend):
+        counted = recount(world.backend.url, world.run.id)
+        assert counted == {name: tallies[name] for name in counted}
+
+
+def recount(url: str, run_id: int) -> dict[str, int]:
+    """The tallies of states as the rows say, having checked that the rows fit together."""
+    if url.startswith("sqlite:///"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as lite:
+            return _recount(lambda statement: lite.execute(statement).fetchall(), run_id)
+    with psycopg.connect(url) as server:
+        return _recount(lambda statement: server.execute(statement).fetchall(), run_id)
+
+
+def _recount(query: Query, run: int) -> dict[str, int]:
+    def ids(statement: str) -> list[int]:
+        return [row[0] for row in query(statement)]
+
+    rows = {name: ids(f"SELECT id FROM {name} WHERE run_id = {run}") for name in STATES}
+    placed = [item for name in STATES for item in rows[name]]
+    items = ids(f"SELECT id FROM items WHERE run_id = {run}")
+    assert len(placed) == len(set(placed)), "an item is in two states"
+    assert set(items) == set(placed), "an item is in no state, or a state is of no item"
+
+    identities = query(f"SELECT source_id, source_version FROM items WHERE run_id = {run}")
+    assert len(identities) == len(set(identities)), "two items are the same"
+
+    current = ids(f"SELECT item_id FROM documents WHERE run_id = {run}")
+    assert len(current) == len(set(current)), "two documents share an item"
+    # Only the current item of a document may be open: all its others ended or were superseded.
+    settled = {*rows["results"], *rows["superseded"]}
+    assert set(items) - set(current) <= settled, "an outdated item is still open"
+    assert not set(current) & set(rows["superseded"]), "a current item is superseded"
+
+    orphans = query(
+        f"SELECT count(*) FROM leased l JOIN workers w ON w.id = l.worker_id "
+        f"WHERE l.run_id = {run} AND w.state = 'stopped'"
+    )
+    assert orphans == [(0,)], "a stopped worker holds items"
+
+    counts = {name: len(found) for name, found in rows.items()}
+    return {
+        "total": len(items) - counts["superseded"],
+        "ready": counts["ready"] + counts["delayed"],
+        "delayed": counts["delayed"],
+        "leased": counts["leased"],
+        "completed": counts["results"],
+        "dead_lettered": counts["dead_letters"],
+        "superseded": counts["superseded"],
+    }
