@@ -94,6 +94,7 @@ def upgrade() -> None:
         number("registered_at"),
         number("beat_at"),
         number("expires_at"),
+        number("claims_since"),
         sa.Column("stop_reason", sa.Text),
         sa.Column("stopped_at", sa.BigInteger),
         sa.Column("last_token", sa.Text),

@@ -1,20 +1,22 @@
 """The database behind the SQL ledger: its connections, transactions and second tries.
 
-SQLAlchemy pools the connections and wraps the drivers; the statements reach them as
-`statements` writes them, since building each one anew costs more than SQLite takes to
-run it. Drivers are in autocommit mode and a transaction starts with its own BEGIN:
-IMMEDIATE on SQLite, where a deferred one fails when it becomes a writer.
+SQLAlchemy pools the connections, and its Core describes the tables and runs the
+migrations. The verbs' statements go to the driver as they are written: what Core does
+for each execution took longer than SQLite takes to run it. Drivers are in autocommit
+mode and a transaction starts with its own BEGIN: IMMEDIATE on SQLite, where a deferred
+one fails when it becomes a writer.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import namedtuple
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from sqlalchemy import Connection, create_engine
 from sqlalchemy import exc as sa_exc
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from batchq.clock import Clock, SystemClock
 from batchq.errors import LedgerUnreachable
@@ -38,6 +40,9 @@ class Driver(Protocol):
 
     dialect: Dialect
     engine_url: str
+    engine_options: ClassVar[dict[str, Any]]
+    error: ClassVar[type[Exception]]
+    """The base of the driver's own errors."""
     url: str
 
     def connect(self) -> Any:
@@ -55,34 +60,48 @@ class Transaction:
     Parameters that are lists become arrays.
     """
 
-    def __init__(self, database: Database, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self, database: Database, connection: PoolProxiedConnection) -> None:
         self.dialect = database.driver.dialect
         self._database = database
+        self._cursor: Any = connection.cursor()
 
-    def rows(self, statement: str, **parameters: Any) -> Sequence[Any]:
-        """What a query or a RETURNING brings, as tuples."""
-        rows: Sequence[Any] = self._execute(statement, parameters).fetchall()
+    def begin(self, statement: str) -> None:
+        self._cursor.execute(statement)
+
+    def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        """What a query or a RETURNING brings."""
+        self._execute(statement, parameters)
+        rows: list[tuple[Any, ...]] = self._cursor.fetchall()
         return rows
 
-    def row(self, statement: str, **parameters: Any) -> Any:
-        """The first row, or none."""
-        return self._execute(statement, parameters).first()
+    def records(self, statement: str, **parameters: Any) -> list[Any]:
+        """The same, as named tuples."""
+        self._execute(statement, parameters)
+        record = self._database.record(statement, self._cursor.description)
+        return [record(*row) for row in self._cursor.fetchall()]
+
+    def record(self, statement: str, **parameters: Any) -> Any:
+        """The first of the records, or none."""
+        records = self.records(statement, **parameters)
+        return records[0] if records else None
 
     def run(self, statement: str, **parameters: Any) -> int:
         """How many rows it changed."""
-        return int(self._execute(statement, parameters).rowcount)
+        self._execute(statement, parameters)
+        return int(self._cursor.rowcount)
 
-    def run_each(self, statement: str, many: Sequence[dict[str, Any]]) -> None:
-        """The statement once for each of `many` parameters."""
-        if many:
-            sql, _ = self._database.rendered(statement)
-            self.connection.exec_driver_sql(sql, list(many))
+    def run_each(self, statement: str, many: Sequence[Any]) -> int:
+        """The statement once for each of `many` parameters; how many rows it changed."""
+        if not many:
+            return 0
+        sql, _ = self._database.rendered(statement)
+        self._cursor.executemany(sql, many)
+        return int(self._cursor.rowcount)
 
     def insert(
         self,
         table: str,
-        columns: Sequence[str],
+        columns: tuple[str, ...],
         rows: Sequence[tuple[Any, ...]],
         *,
         new_only: bool = False,
@@ -90,17 +109,21 @@ class Transaction:
         """Insert many rows, with `new_only` those not known yet; how many there were."""
         if not rows:
             return 0
-        statement = self._database.insert(table, tuple(columns), new_only)
-        return self.connection.exec_driver_sql(statement, self.dialect.rows(rows)).rowcount
+        statement = self._database.insert(table, columns, new_only)
+        if self.dialect.many_rows:
+            self._cursor.executemany(statement, rows)
+        else:
+            self._cursor.execute(statement, tuple(map(list, zip(*rows, strict=True))))
+        return int(self._cursor.rowcount)
 
-    def _execute(self, statement: str, parameters: dict[str, Any]) -> Any:
+    def _execute(self, statement: str, parameters: dict[str, Any]) -> None:
         sql, asks_now = self._database.rendered(statement)
         for name, value in parameters.items():
             if type(value) is list:
                 parameters[name] = self.dialect.array(value)
         if asks_now:
             parameters["ledger_now"] = self._database.set_now()
-        return self.connection.exec_driver_sql(sql, parameters)
+        self._cursor.execute(sql, parameters)
 
 
 class Database:
@@ -116,8 +139,8 @@ class Database:
         self._patience = patience
         self._clock = SystemClock()
         self._rendered: dict[str, tuple[str, bool]] = {}
+        self._records: dict[str, Any] = {}
         self._inserts: dict[tuple[str, tuple[str, ...], bool], str] = {}
-        options = {"use_native_hstore": False} if driver.dialect.name == "postgresql" else {}
         self._engine = create_engine(
             driver.engine_url,
             creator=driver.connect,
@@ -125,8 +148,10 @@ class Database:
             pool_size=_CONNECTIONS,
             max_overflow=0,
             pool_timeout=patience,
+            # A transaction that fails is rolled back here; the others leave nothing behind.
+            pool_reset_on_return=None,
             hide_parameters=True,
-            **options,
+            **driver.engine_options,
         )
 
     def write(self, work: Callable[[Transaction], T]) -> T:
@@ -140,6 +165,17 @@ class Database:
     def single(self, work: Callable[[Transaction], T]) -> T:
         """`work` that is one statement, a transaction in itself."""
         return self._try(work, None)
+
+    def migrate(self, work: Callable[[Transaction, Connection], None]) -> None:
+        """`work` in one transaction that writes, on a connection that Core knows too."""
+
+        def attempt() -> None:
+            with self._engine.connect() as core:
+                self._transact(
+                    core.connection, lambda tx: work(tx, core), self.driver.dialect.begin_write
+                )
+
+        self._persist(attempt)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -161,33 +197,67 @@ class Database:
             self._inserts[table, columns, new_only] = known
         return known
 
+    def record(self, statement: str, description: Sequence[Sequence[Any]]) -> Any:
+        """A type for what the statement brings."""
+        if statement not in self._records:
+            names = [column[0] for column in description]
+            self._records[statement] = namedtuple("Record", names)
+        return self._records[statement]
+
     def set_now(self) -> int:
         """What the clock that stands in for the database's shows, in milliseconds."""
         assert self._ledger_clock is not None
         return round(self._ledger_clock.now() * 1000)
 
     def _try(self, work: Callable[[Transaction], T], begin: str | None) -> T:
+        def attempt() -> T:
+            connection = self._engine.raw_connection()
+            try:
+                return self._transact(connection, work, begin)
+            finally:
+                connection.close()
+
+        return self._persist(attempt)
+
+    def _transact(
+        self,
+        connection: PoolProxiedConnection,
+        work: Callable[[Transaction], T],
+        begin: str | None,
+    ) -> T:
+        try:
+            tx = Transaction(self, connection)
+            if begin is not None:
+                tx.begin(begin)
+            answer = work(tx)
+            if begin is not None:
+                connection.commit()
+            return answer
+        except BaseException:
+            try:
+                connection.rollback()
+            except self.driver.error:
+                connection.invalidate()
+            raise
+
+    def _persist(self, attempt: Callable[[], T]) -> T:
         give_up = self._clock.monotonic() + self._patience
         while True:
             try:
-                with self._engine.connect() as connection:
-                    if begin is not None:
-                        connection.exec_driver_sql(begin)
-                    answer = work(Transaction(self, connection))
-                    connection.commit()
-                    return answer
+                return attempt()
             except Repeat:
                 continue
             except sa_exc.TimeoutError:
-                # Every connection of this process is in use, and waited for long enough.
                 raise LedgerUnreachable(
-                    f"no connection to the ledger {self.driver.url} became free "
-                    f"in {self._patience:g} s",
+                    f"this process had no connection to the ledger {self.driver.url} free "
+                    f"for {self._patience:g} s",
                     hint="see whether the database is overloaded",
                 ) from None
             except sa_exc.DBAPIError as error:
-                # The driver's error is not chained: SQLAlchemy's text holds the statement.
+                # Its own text holds the statement and is not for people.
                 verdict = self.driver.judge(error.orig or error)
+            except self.driver.error as error:
+                verdict = self.driver.judge(error)
             if verdict.pause is None or self._clock.monotonic() > give_up:
                 raise verdict.error
             threading.Event().wait(verdict.pause)

@@ -56,13 +56,13 @@ def enqueue(
     replace: bool,
 ) -> Enqueued:
     """Take up a batch: documents are locked by source id, then the enqueuer's row."""
-    answered = tx.row(sql.ANSWERED_BATCH, worker=worker)
+    answered = tx.record(sql.ANSWERED_BATCH, worker=worker)
     if answered is None:
         raise WorkerReaped(f"no process is registered as {worker}", hint="register it first")
     if answered.last_batch >= batch:
         return _answer_again(worker, batch, answered)
     names = sorted({new.source_id for new in items})
-    rows = tx.rows(sql.NAMED, run=answered.run_id, names=names)
+    rows = tx.records(sql.NAMED, run=answered.run_id, names=names)
     documents = {row.source_id: row for row in rows}
     process = Process(tx, worker)
     if process.last_batch >= batch:
@@ -138,7 +138,7 @@ class _Intake:
 
     def _versions(self, names: list[str]) -> dict[tuple[str, str], Any]:
         """Every item of the named documents."""
-        rows = self._tx.rows(sql.VERSIONS, run=self._run, names=names) if names else ()
+        rows = self._tx.records(sql.VERSIONS, run=self._run, names=names) if names else ()
         return {(row.source_id, row.source_version): row for row in rows}
 
     def _new_ids(self, count: int) -> list[int]:
@@ -146,7 +146,7 @@ class _Intake:
         if not count:
             return []
         if self._tx.dialect is SQLITE:
-            highest = self._tx.row(sql.HIGHEST_ID)[0]
+            highest = self._tx.rows(sql.HIGHEST_ID)[0][0]
             return list(range(highest + 1, highest + 1 + count))
         return sorted(row[0] for row in self._tx.rows(sql.NEXT_IDS, count=count))
 
@@ -220,7 +220,7 @@ class _Intake:
     def _completed(self, item_ids: list[int]) -> set[int]:
         if not item_ids:
             return set()
-        return {row.id for row in self._tx.rows(sql.COMMITTED, run=self._run, ids=item_ids)}
+        return {row[0] for row in self._tx.rows(sql.COMMITTED, run=self._run, ids=item_ids)}
 
     def _repoint(self, changed: list[NewItem], current: dict[str, int]) -> None:
         self._tx.run_each(
@@ -265,7 +265,7 @@ def retry_named(
 ) -> int:
     """Send back the dead letters among the current items of the named documents."""
     names = sorted(set(source_ids))
-    ids = [row.item_id for row in process.tx.rows(sql.CURRENT_ITEMS, run=run.id, names=names)]
+    ids = [row[0] for row in process.tx.rows(sql.CURRENT_ITEMS, run=run.id, names=names)]
     rows = process.tx.rows(sql.DEAD_AMONG, run=run.id, ids=ids, cause=cause)
     return _send_back(process, policy, rows)
 
@@ -276,7 +276,7 @@ def retry_page(
     """Send back a page of dead letters: how many, and the id to go on after, if any."""
     rows = process.tx.rows(sql.DEAD_OF_RUN, run=run.id, after=after, cause=cause, limit=RETRY_PAGE)
     sent_back = _send_back(process, policy, rows)
-    return sent_back, rows[-1].id if len(rows) == RETRY_PAGE else None
+    return sent_back, rows[-1][0] if len(rows) == RETRY_PAGE else None
 
 
 def _send_back(process: Process, policy: Policy, rows: Sequence[Any]) -> int:

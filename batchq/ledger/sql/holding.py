@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchq.errors import WorkerReaped
-from batchq.item import Item
-from batchq.lease import Failure, Held, Lease, ReleaseReason
+from batchq.lease import Failure, Held, ReleaseReason
 from batchq.ledger.records import (
-    ISOLATED_LOSSES,
     Committed,
     Failed,
     Policy,
@@ -21,15 +19,13 @@ from batchq.ledger.records import (
 from batchq.ledger.schema import COUNTERS, STATE_TABLES
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.engine import Transaction
+from batchq.ledger.sql.hot import Claimed, lease, most_losses
 from batchq.ledger.sql.process import Moves, Process, Row, settle
 from batchq.result import Result
 
 __all__ = [
-    "Claimed",
     "claim",
-    "claim_ready",
     "commit",
-    "commit_held",
     "fail",
     "release",
     "stop",
@@ -38,45 +34,13 @@ __all__ = [
 _ANY = 2**62
 """Above every id."""
 
+_LOSSES = -1
+"""Where a row that becomes an item holds its losses."""
+
 _RESULT = (
     *("run_id", "id", *COUNTERS, "worker_id", "token", "object_key", "byte_offset"),
     *("byte_length", "sha256", "empty", "adopted", "committed_at"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """What a claim brought, the cursor after it, and the ledger's clock in milliseconds."""
-
-    lease: Lease | None
-    cursor: int
-    now: int
-
-
-def claim_ready(
-    tx: Transaction, worker: str, token: str, limit: int, *, alone: bool, cursor: int
-) -> Claimed | None:
-    """Claim on PostgreSQL where nothing delayed is due, in one statement; none otherwise."""
-    rows = tx.rows(
-        sql.CLAIM_READY,
-        worker=worker,
-        token=token,
-        limit=limit,
-        after=cursor,
-        most=_most_losses(alone),
-    )
-    if not rows:
-        return None
-    now, state, other_way = rows[0][:3]
-    if other_way or state != WorkerState.LIVE:
-        return None
-    if rows[0][3] is None:
-        return Claimed(None, cursor, now)
-    items = tuple(Item(*row[3:]) for row in rows)
-    ahead = [item.id for item in items if item.id > cursor]
-    # Fewer ahead than were asked for: the rest came from behind, after the cursor wrapped.
-    last = ahead[-1] if len(ahead) == len(items) else items[len(items) - len(ahead) - 1].id
-    return Claimed(Lease(token, items), last, now)
 
 
 def claim(
@@ -91,37 +55,30 @@ def claim(
         )
     if token == process.last_token:
         rows = tx.rows(sql.LEASED_UNDER, worker=process.id, token=token)
-        return Claimed(_lease(token, rows), cursor, process.now)
-    due = _due(process, limit, most=_most_losses(alone))
+        return Claimed(lease(token, rows), cursor, process.now)
+    due = _due(process, limit, most=most_losses(alone))
     ready: Sequence[Any] = ()
-    if not due or due[0].losses == 0:
+    if not due or due[0][_LOSSES] == 0:
         ready = _ready(process, limit - len(due), cursor)
     _take(process, State.DELAYED, due, token)
     _take(process, State.READY, ready, token)
     if due or ready:
-        process.save(last_token=token)
-    last = ready[-1].id if ready else cursor
-    return Claimed(_lease(token, sorted([*due, *ready])), last, process.now)
-
-
-def _most_losses(alone: bool) -> int:
-    return 2**31 - 1 if alone else ISOLATED_LOSSES - 1
-
-
-def _lease(token: str, rows: Sequence[Any]) -> Lease | None:
-    return Lease(token, tuple(Item(*row) for row in rows)) if rows else None
+        process.save(last_token=token, claims_since=min(process.claims_since, process.now))
+    last = ready[-1][0] if ready else cursor
+    return Claimed(lease(token, sorted([*due, *ready])), last, process.now)
 
 
 def _due(process: Process, limit: int, most: int) -> Sequence[Any]:
     """The delayed items to lease: as many as may go with the first, and like it."""
     where = {"run": process.run, "now": process.now}
-    first = process.tx.row(sql.DUE, **where, least=0, most=most, limit=1)
-    if first is None:
+    first = process.tx.rows(sql.DUE, **where, least=0, most=most, limit=1)
+    if not first:
         return ()
-    cap = lease_cap(first.losses, limit)
+    losses = first[0][_LOSSES]
+    cap = lease_cap(losses, limit)
     if cap == 1:
-        return (first,)
-    return process.tx.rows(sql.DUE, **where, least=first.losses, most=first.losses, limit=cap)
+        return first
+    return process.tx.rows(sql.DUE, **where, least=losses, most=losses, limit=cap)
 
 
 def _ready(process: Process, limit: int, cursor: int) -> Sequence[Any]:
@@ -153,30 +110,6 @@ def _take(process: Process, source: State, rows: Sequence[Any], token: str) -> N
     process.tx.run(sql.delete_from(table), run=process.run, ids=ids)
     process.moved(source, State.LEASED, len(ids))
     process.tally["attempts"] += len(ids)
-
-
-def commit_held(tx: Transaction, worker: str, results: Sequence[Result]) -> Committed | None:
-    """Commit on PostgreSQL where all is still held, in one statement.
-
-    None if anything was not: what was held is committed, and asking again says so.
-    """
-    ordered = sorted(results, key=lambda result: result.item_id)
-    rows = tx.rows(
-        sql.COMMIT_HELD,
-        worker=worker,
-        ids=[r.item_id for r in ordered],
-        tokens=[r.token for r in ordered],
-        keys=[r.stored.key for r in ordered],
-        offsets=[r.stored.offset for r in ordered],
-        lengths=[r.stored.length for r in ordered],
-        digests=[r.stored.sha256 for r in ordered],
-        empty=[r.empty for r in ordered],
-        adopted=[r.adopted for r in ordered],
-        divergent=[r.divergent for r in ordered],
-    )
-    if len(rows) < len(results) or rows[0][0] is None:
-        return None
-    return Committed(accepted=tuple(row[0] for row in rows))
 
 
 def commit(tx: Transaction, worker: str, results: Sequence[Result]) -> Committed:
@@ -212,7 +145,7 @@ def _look_back(process: Process, results: Sequence[Result]) -> tuple[set[int], s
     """Which of the results that are not held were committed before, and which are fenced."""
     ids = [result.item_id for result in results]
     rows = process.tx.rows(sql.COMMITTED, run=process.run, ids=ids)
-    committed = {(row.id, row.token, row.sha256) for row in rows}
+    committed = set(rows)
     again, fenced = set(), set()
     for result in results:
         if (result.item_id, result.token, result.stored.sha256) in committed:
@@ -250,7 +183,7 @@ def release(
     leases = _held(process, [one.item_id for one in held])
     named = [lease for one in held if (lease := leases.pop((one.token, one.item_id), None))]
     holders = sorted({lease.worker for lease in named})
-    committed = dict(tuple(row) for row in tx.rows(sql.COMMITTED_BY, ids=holders))
+    committed = dict(tx.rows(sql.COMMITTED_BY, ids=holders))
     moves = Moves(process, State.LEASED, policy)
     for lease in named:
         others = committed[lease.worker] > lease.holder_committed

@@ -26,7 +26,7 @@ from batchq.ledger.records import (
     Run,
     WorkerStatus,
 )
-from batchq.ledger.sql import enqueueing, holding, reading, upgrade
+from batchq.ledger.sql import enqueueing, holding, hot, reading, upgrade
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.dialect import POSTGRESQL
 from batchq.ledger.sql.engine import Database, Driver, Transaction
@@ -61,7 +61,6 @@ class SqlLedger:
         driver = _driver(url)
         self.url = driver.url
         self._database = Database(driver, ledger_clock, patience)
-        self._one_statement = driver.dialect is POSTGRESQL
         self._policy = policy or Policy()
         self._clock = clock or SystemClock()
         self._contact = Contact()
@@ -110,8 +109,8 @@ class SqlLedger:
     ) -> None:
         self._check_ttl(ttl)
         said = plain_text(json.dumps(about))
-        row = self._single(
-            lambda tx: tx.row(
+        rows = self._single(
+            lambda tx: tx.rows(
                 sql.REGISTER,
                 run=run.id,
                 worker=worker,
@@ -120,8 +119,8 @@ class SqlLedger:
                 about=said,
             )
         )
-        if row is not None:
-            self._seen(row[0])
+        if rows:
+            self._seen(rows[0][0])
         elif not self.beat(worker, ttl):
             raise WorkerReaped(
                 f"the name {worker} belongs to a process that has ended",
@@ -130,10 +129,10 @@ class SqlLedger:
 
     def beat(self, worker: str, ttl: float) -> bool:
         self._check_ttl(ttl)
-        row = self._single(lambda tx: tx.row(sql.BEAT, worker=worker, ttl=milliseconds(ttl)))
-        if row is not None:
-            self._seen(row[0])
-        return row is not None
+        rows = self._single(lambda tx: tx.rows(sql.BEAT, worker=worker, ttl=milliseconds(ttl)))
+        if rows:
+            self._seen(rows[0][0])
+        return bool(rows)
 
     def stop(self, worker: str, reason: str) -> None:
         self._write(lambda tx: holding.stop(tx, self._policy, worker, plain_text(reason)))
@@ -159,12 +158,9 @@ class SqlLedger:
 
     def claim(self, worker: str, token: str, limit: int, *, alone: bool) -> Lease | None:
         cursor = self._cursors.get(worker, 0)
-        claimed = None
-        if self._one_statement:
-            claimed = self._single(
-                lambda tx: holding.claim_ready(tx, worker, token, limit, alone=alone, cursor=cursor)
-            )
-        if claimed is None:
+        try:
+            claimed = self._hot(lambda tx: hot.claim(tx, worker, token, limit, alone, cursor))
+        except hot.Unusual:
             claimed = self._write(
                 lambda tx: holding.claim(tx, worker, token, limit, alone=alone, cursor=cursor)
             )
@@ -173,12 +169,10 @@ class SqlLedger:
         return claimed.lease
 
     def commit(self, worker: str, results: Sequence[Result]) -> Committed:
-        once = len({result.item_id for result in results}) == len(results)
-        if self._one_statement and results and once:
-            committed = self._single(lambda tx: holding.commit_held(tx, worker, results))
-            if committed is not None:
-                return committed
-        return self._write(lambda tx: holding.commit(tx, worker, results))
+        try:
+            return self._hot(lambda tx: hot.commit(tx, worker, results))
+        except hot.Unusual:
+            return self._write(lambda tx: holding.commit(tx, worker, results))
 
     def fail(self, worker: str, failures: Sequence[Failure]) -> Failed:
         return self._write(lambda tx: holding.fail(tx, self._policy, worker, failures))
@@ -239,6 +233,11 @@ class SqlLedger:
 
     def _write(self, work: Callable[[Transaction], T]) -> T:
         return self._in_contact(self._database.write, work)
+
+    def _hot(self, work: Callable[[Transaction], T]) -> T:
+        if self._database.driver.dialect is POSTGRESQL:
+            return self._single(work)
+        return self._write(work)
 
     def _read(self, work: Callable[[Transaction], T]) -> T:
         return self._in_contact(self._database.read, work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -69,6 +69,8 @@ class Postgresql:
 
     dialect = POSTGRESQL
     engine_url = "postgresql+psycopg://"
+    engine_options: ClassVar[dict[str, Any]] = {"use_native_hstore": False}
+    error: ClassVar[type[Exception]] = psycopg.Error
 
     def __init__(self, url: str) -> None:
         self.url = _without_password(url)

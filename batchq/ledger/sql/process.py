@@ -57,7 +57,7 @@ class Process:
 
     def __init__(self, tx: Transaction, name: str) -> None:
         """Raises WorkerReaped if no process is registered under `name`."""
-        row = tx.row(sql.PROCESS, worker=name)
+        row = tx.record(sql.PROCESS, worker=name)
         if row is None:
             raise WorkerReaped(f"no process is registered as {name}", hint="register it first")
         self.tx = tx
@@ -66,6 +66,7 @@ class Process:
         self.run: int = row.run_id
         self.state: str = row.state
         self.ttl: float = row.ttl / 1000
+        self.claims_since: int = row.claims_since
         self.last_token: str | None = row.last_token
         self.last_batch: int = row.last_batch
         self.last_answer: str | None = row.last_answer

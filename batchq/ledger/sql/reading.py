@@ -26,7 +26,7 @@ __all__ = ["counts", "dead_letters", "duplicates", "find_run", "lookup", "result
 
 
 def find_run(tx: Transaction, name: str) -> Run | None:
-    row = tx.row(sql.FIND_RUN, name=name)
+    row = tx.record(sql.FIND_RUN, name=name)
     if row is None:
         return None
     run_id, _, prefix, processing_version, manifest, layout = row
@@ -34,7 +34,7 @@ def find_run(tx: Transaction, name: str) -> Run | None:
 
 
 def counts(tx: Transaction, run: Run) -> Counts:
-    row = tx.row(sql.COUNTS, run=run.id)
+    row = tx.record(sql.COUNTS, run=run.id)
     now = row.now / 1000
     return Counts(
         # PostgreSQL adds up big integers as decimals.
@@ -48,7 +48,7 @@ def counts(tx: Transaction, run: Run) -> Counts:
 
 
 def duplicates(tx: Transaction, run: Run) -> int:
-    return int(tx.row(sql.DUPLICATES, run=run.id)[0])
+    return int(tx.rows(sql.DUPLICATES, run=run.id)[0][0])
 
 
 def workers(tx: Transaction, run: Run) -> list[WorkerStatus]:
@@ -65,23 +65,23 @@ def workers(tx: Transaction, run: Run) -> list[WorkerStatus]:
             stop_reason=row.stop_reason,
             about=json.loads(row.about),
         )
-        for row in tx.rows(sql.WORKERS, run=run.id)
+        for row in tx.records(sql.WORKERS, run=run.id)
     ]
 
 
 def lookup(tx: Transaction, run: Run, source_id: str) -> ItemState | None:
-    row = tx.row(sql.LOOKUP, run=run.id, source_id=source_id)
+    row = tx.record(sql.LOOKUP, run=run.id, source_id=source_id)
     if row is None:
         return None
     state = State(row.state)
     result = None
     if state is State.COMPLETED:
-        result = _result(tx.row(sql.RESULT, run=run.id, item=row.id))
+        result = _result(tx.record(sql.RESULT, run=run.id, item=row.id))
     return ItemState(row.id, row.source_id, row.source_version, row.locator, state, result)
 
 
 def results(tx: Transaction, run: Run, after: int, limit: int) -> list[CommittedResult]:
-    rows = tx.rows(sql.RESULTS, run=run.id, after=after, limit=limit)
+    rows = tx.records(sql.RESULTS, run=run.id, after=after, limit=limit)
     return [_result(row) for row in rows]
 
 
@@ -113,5 +113,5 @@ def dead_letters(tx: Transaction, run: Run, after: int, limit: int) -> list[Dead
             generation=row.generation,
             at=row.ended_at / 1000,
         )
-        for row in tx.rows(sql.DEAD_LETTERS, run=run.id, after=after, limit=limit)
+        for row in tx.records(sql.DEAD_LETTERS, run=run.id, after=after, limit=limit)
     ]

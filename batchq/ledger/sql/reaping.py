@@ -22,7 +22,7 @@ def reap(process: Process, policy: Policy, contact: Contact, limit: int) -> Reap
     moves = Moves(process, State.LEASED, policy)
     emptied = []
     left = limit
-    for ended in process.tx.rows(sql.ENDED, run=process.run):
+    for ended in process.tx.records(sql.ENDED, run=process.run):
         # One more than may go back, to see whether anything stays behind.
         rows = process.tx.rows(sql.HELD_BY, worker=ended.id, limit=left + 1)
         for row in rows[:left]:
@@ -40,7 +40,7 @@ def reap(process: Process, policy: Policy, contact: Contact, limit: int) -> Reap
 def _mark_the_dead(process: Process, contact: Contact) -> tuple[str, ...]:
     """Refuse the dead their beats from here on, and pull back expiries from the future."""
     dead, ahead = [], []
-    for suspect in process.tx.rows(sql.SUSPECTS, run=process.run, now=process.now):
+    for suspect in process.tx.records(sql.SUSPECTS, run=process.run, now=process.now):
         if not contact.lasted(suspect.ttl / 1000):
             continue
         if suspect.expires_at > process.now:

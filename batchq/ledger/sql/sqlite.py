@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from batchq.clock import random_fraction
@@ -37,6 +38,8 @@ class Sqlite:
 
     dialect = SQLITE
     engine_url = "sqlite://"
+    engine_options: ClassVar[dict[str, Any]] = {}
+    error: ClassVar[type[Exception]] = sqlite3.Error
 
     def __init__(self, url: str) -> None:
         path = url.removeprefix(_PREFIX)

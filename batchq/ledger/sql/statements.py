@@ -4,7 +4,8 @@ Parameters are written `:name`. Where SQLite and PostgreSQL differ, a word behin
 dollar sign stands for each one's own (`dialect`):
 
     $now             the ledger's clock in milliseconds
-    $ids $names      the elements of the array parameter :ids (numbers) or :names (text)
+    $in_ids          is among the array parameter :ids, which are numbers
+    $in_names        is among the array parameter :names, which are text
     $for_update      lock the rows read, waiting for whoever holds them
     $skip_locked     lock the rows read, passing over those that somebody holds
     $tables          the names of the tables there are
@@ -43,30 +44,40 @@ ON CONFLICT (name) DO NOTHING
 
 # -- processes ---------------------------------------------------------------------------
 
-REGISTER = """
-INSERT INTO workers (run_id, name, role, state, about, ttl, registered_at, beat_at, expires_at)
-SELECT :run, :worker, :role, 'live', :about, :ttl, c.now, c.now, c.now + :ttl
+# A claim under way may have read the clock before this, but not by more than this.
+_CLAIM_TIME = 60_000
+
+REGISTER = f"""
+INSERT INTO workers
+  (run_id, name, role, state, about, ttl, registered_at, beat_at, expires_at, claims_since)
+SELECT :run, :worker, :role, 'live', :about, :ttl, c.now, c.now, c.now + :ttl,
+  c.now - {_CLAIM_TIME}
 FROM (SELECT $now AS now) AS c
 WHERE true
 ON CONFLICT (name) DO NOTHING
 RETURNING registered_at
 """
 
-BEAT = """
-UPDATE workers SET ttl = :ttl, beat_at = c.now, expires_at = c.now + :ttl
+BEAT = f"""
+UPDATE workers SET ttl = :ttl, beat_at = c.now, expires_at = c.now + :ttl, claims_since = coalesce(
+  (SELECT min(l.claimed_at) FROM leased AS l
+    WHERE l.worker_id = workers.id AND l.claimed_at >= workers.claims_since),
+  c.now - {_CLAIM_TIME}
+)
 FROM (SELECT $now AS now) AS c
 WHERE name = :worker AND state = 'live'
 RETURNING beat_at
 """
 
 PROCESS = """
-SELECT id, run_id, state, ttl, last_token, last_batch, last_answer, committed, $now AS now
+SELECT id, run_id, state, ttl, claims_since, last_token, last_batch, last_answer, committed,
+  $now AS now
 FROM workers WHERE name = :worker $for_update
 """
 
 ANSWERED_BATCH = "SELECT run_id, last_batch, last_answer FROM workers WHERE name = :worker"
 
-COMMITTED_BY = "SELECT id, committed FROM workers WHERE id IN ($ids)"
+COMMITTED_BY = "SELECT id, committed FROM workers WHERE id $in_ids"
 
 FOLD_INTO_RUN = f"""
 UPDATE runs SET {", ".join(f"{n} = runs.{n} + w.{n}" for n in TALLY_NAMES)}
@@ -86,7 +97,7 @@ AND (expires_at <= :now OR expires_at > :now + ttl)
 ORDER BY id $skip_locked
 """
 
-PULL_BACK_EXPIRY = "UPDATE workers SET expires_at = :now + ttl WHERE id IN ($ids)"
+PULL_BACK_EXPIRY = "UPDATE workers SET expires_at = :now + ttl WHERE id $in_ids"
 
 PULL_BACK_DELAYED = """
 UPDATE delayed SET not_before = :latest WHERE run_id = :run AND not_before > :latest
@@ -96,7 +107,7 @@ UPDATE delayed SET not_before = :latest WHERE run_id = :run AND not_before > :la
 MARK_REAPED = """
 UPDATE workers SET state = 'reaped', stopped_at = :now, held_when_lost =
 (SELECT count(*) FROM leased WHERE leased.worker_id = workers.id)
-WHERE id IN ($ids)
+WHERE id $in_ids
 """
 
 ENDED = """
@@ -139,7 +150,7 @@ def lease_from(table: str) -> str:
     return f"""
 INSERT INTO leased (run_id, id, {_COUNTERS}, worker_id, token, claimed_at, holder_committed)
 SELECT run_id, id, attempt + 1, {_OTHER_COUNTERS}, :worker, :token, :now, :committed
-FROM {table} WHERE run_id = :run AND id IN ($ids)
+FROM {table} WHERE run_id = :run AND id $in_ids
 """
 
 
@@ -153,12 +164,12 @@ WHERE l.worker_id = :worker AND l.token = :token ORDER BY l.id
 
 HELD = f"""
 SELECT id, {_COUNTERS}, worker_id, token, holder_committed FROM leased
-WHERE run_id = :run AND id IN ($ids) ORDER BY id $for_update
+WHERE run_id = :run AND id $in_ids ORDER BY id $for_update
 """
 
 
 def delete_from(table: str) -> str:
-    return f"DELETE FROM {table} WHERE run_id = :run AND id IN ($ids)"
+    return f"DELETE FROM {table} WHERE run_id = :run AND id $in_ids"
 
 
 def take_from(table: str) -> str:
@@ -168,11 +179,11 @@ def take_from(table: str) -> str:
 
 def rows_of(table: str) -> str:
     """What the rows that :ids names hold."""
-    return f"SELECT id, {_COUNTERS} FROM {table} WHERE run_id = :run AND id IN ($ids)"
+    return f"SELECT id, {_COUNTERS} FROM {table} WHERE run_id = :run AND id $in_ids"
 
 
 COMMITTED = """
-SELECT id, token, sha256 FROM results WHERE run_id = :run AND id IN ($ids)
+SELECT id, token, sha256 FROM results WHERE run_id = :run AND id $in_ids
 """
 
 # -- enqueueing --------------------------------------------------------------------------
@@ -180,7 +191,7 @@ SELECT id, token, sha256 FROM results WHERE run_id = :run AND id IN ($ids)
 NAMED = """
 WITH named AS (
   SELECT source_id, item_id, root, enqueuer FROM documents
-  WHERE run_id = :run AND source_id IN ($names) ORDER BY source_id $for_update
+  WHERE run_id = :run AND source_id $in_names ORDER BY source_id $for_update
 )
 SELECT n.source_id, n.item_id, n.root, n.enqueuer, i.source_version, i.locator
 FROM named AS n JOIN items AS i ON i.id = n.item_id
@@ -188,7 +199,7 @@ FROM named AS n JOIN items AS i ON i.id = n.item_id
 
 VERSIONS = """
 SELECT id, source_id, source_version, locator FROM items
-WHERE run_id = :run AND source_id IN ($names)
+WHERE run_id = :run AND source_id $in_names
 """
 
 HIGHEST_ID = "SELECT coalesce(max(id), 0) FROM items"
@@ -198,7 +209,7 @@ SELECT nextval(pg_get_serial_sequence('items', 'id')) FROM generate_series(1, :c
 """
 
 MARK_NAMED = """
-UPDATE documents SET enqueuer = :worker WHERE run_id = :run AND source_id IN ($names)
+UPDATE documents SET enqueuer = :worker WHERE run_id = :run AND source_id $in_names
 """
 
 REPOINT = """
@@ -216,12 +227,12 @@ ORDER BY id LIMIT :limit $for_update
 """
 
 CURRENT_ITEMS = """
-SELECT item_id FROM documents WHERE run_id = :run AND source_id IN ($names)
+SELECT item_id FROM documents WHERE run_id = :run AND source_id $in_names
 """
 
 DEAD_AMONG = f"""
 SELECT id, {_COUNTERS} FROM dead_letters
-WHERE run_id = :run AND id IN ($ids) AND (CAST(:cause AS text) IS NULL OR cause = :cause)
+WHERE run_id = :run AND id $in_ids AND (CAST(:cause AS text) IS NULL OR cause = :cause)
 ORDER BY id $for_update
 """
 
@@ -233,8 +244,10 @@ SELECT c.now, t.*,
     AND role = 'worker' AND expires_at > c.now) AS workers_alive,
   (SELECT count(*) FROM workers WHERE run_id = :run AND NOT settled AND state = 'live'
     AND role = 'enqueuer' AND expires_at > c.now) AS enqueuers_alive,
-  (SELECT min((SELECT min(l.claimed_at) FROM leased AS l WHERE l.worker_id = w.id))
-    FROM workers AS w WHERE w.run_id = :run AND NOT w.settled) AS oldest,
+  (SELECT min((
+    SELECT min(l.claimed_at) FROM leased AS l
+    WHERE l.worker_id = w.id AND l.claimed_at >= w.claims_since
+  )) FROM workers AS w WHERE w.run_id = :run AND NOT w.settled) AS oldest,
   (SELECT min(not_before) FROM delayed WHERE run_id = :run) AS due
 FROM (SELECT $now AS now) AS c, (
   SELECT {", ".join(f"sum(u.{n}) AS {n}" for n in TALLY_NAMES)} FROM (
@@ -251,7 +264,8 @@ SELECT count(*) - count(DISTINCT source_version) FROM items WHERE run_id = :run
 
 WORKERS = """
 SELECT w.name, w.role, w.state, w.expires_at > c.now AS fresh,
-  (SELECT count(*) FROM leased AS l WHERE l.worker_id = w.id) AS held,
+  (SELECT count(*) FROM leased AS l
+    WHERE l.worker_id = w.id AND l.claimed_at >= w.claims_since) AS held,
   w.committed, w.registered_at, w.beat_at, w.stop_reason, w.about
 FROM workers AS w, (SELECT $now AS now) AS c WHERE w.run_id = :run ORDER BY w.id
 """
@@ -286,84 +300,4 @@ DEAD_LETTERS = """
 SELECT d.id, i.source_id, i.source_version, d.cause, d.error, d.attempt, d.generation, d.ended_at
 FROM dead_letters AS d JOIN items AS i ON i.id = d.id
 WHERE d.run_id = :run AND d.id > :after ORDER BY d.id LIMIT :limit
-"""
-
-# -- the hot verbs on PostgreSQL ---------------------------------------------------------
-#
-# One statement, and so one round trip and one transaction each. Each decides the common
-# case alone and otherwise changes nothing, so that the caller goes the long way.
-
-# FOR UPDATE waits for a reaper that holds the worker's row and then sees what it wrote.
-CLAIM_READY = f"""
-WITH me AS MATERIALIZED (
-  SELECT id, run_id, state, last_token, committed, $now AS now
-  FROM workers WHERE name = :worker FOR UPDATE
-), due AS MATERIALIZED (
-  SELECT EXISTS (
-    SELECT 1 FROM delayed WHERE run_id = (SELECT run_id FROM me)
-    AND not_before <= (SELECT now FROM me) AND losses <= :most
-  ) AS any
-), go AS MATERIALIZED (
-  SELECT me.run_id FROM me, due
-  WHERE NOT due.any AND me.state = 'live' AND me.last_token IS DISTINCT FROM :token
-), ahead AS MATERIALIZED (
-  SELECT ctid AS place, id FROM ready
-  WHERE run_id = (SELECT run_id FROM go) AND id > :after
-  ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
-), behind AS MATERIALIZED (
-  SELECT ctid AS place, id FROM ready
-  WHERE run_id = (SELECT run_id FROM go) AND id <= :after
-  ORDER BY id LIMIT greatest(0, :limit - (SELECT count(*) FROM ahead)) FOR UPDATE SKIP LOCKED
-), gone AS (
-  DELETE FROM ready WHERE ctid = ANY (ARRAY(
-    SELECT place FROM ahead UNION ALL SELECT place FROM behind
-  )) RETURNING run_id, id, {_COUNTERS}
-), taken AS (
-  INSERT INTO leased (run_id, id, {_COUNTERS}, worker_id, token, claimed_at, holder_committed)
-  SELECT g.run_id, g.id, g.attempt + 1, {", ".join(f"g.{n}" for n in COUNTERS[1:])},
-    me.id, :token, me.now, me.committed FROM gone AS g, me
-), counted AS (
-  UPDATE workers SET last_token = :token, ready = ready - n.n, leased = leased + n.n,
-    attempts = attempts + n.n, settled = false
-  FROM (SELECT count(*) AS n FROM gone) AS n
-  WHERE workers.id = (SELECT id FROM me) AND n.n > 0
-)
-SELECT me.now, me.state, due.any OR me.last_token IS NOT DISTINCT FROM :token,
-  g.id, {_ITEM}, g.attempt + 1, g.generation, g.failures, g.losses
-FROM me CROSS JOIN due LEFT JOIN (gone AS g JOIN items AS i ON i.id = g.id) ON true
-ORDER BY g.id
-"""
-
-COMMIT_HELD = f"""
-WITH me AS MATERIALIZED (
-  SELECT id, run_id, $now AS now FROM workers WHERE name = :worker FOR UPDATE
-), given AS MATERIALIZED (
-  SELECT * FROM unnest(
-    CAST(:ids AS bigint[]), CAST(:tokens AS text[]), CAST(:keys AS text[]),
-    CAST(:offsets AS bigint[]), CAST(:lengths AS bigint[]), CAST(:digests AS text[]),
-    CAST(:empty AS boolean[]), CAST(:adopted AS boolean[]), CAST(:divergent AS boolean[])
-  ) AS g (id, token, object_key, byte_offset, byte_length, sha256, empty, adopted, divergent)
-), gone AS (
-  DELETE FROM leased AS l USING given AS g
-  WHERE l.run_id = (SELECT run_id FROM me) AND l.id = g.id AND l.token = g.token
-  RETURNING l.run_id, {", ".join(f"l.{n}" for n in COUNTERS)}, l.worker_id, g.*
-), kept AS (
-  INSERT INTO results (run_id, id, {_COUNTERS}, worker_id, token, object_key, byte_offset,
-    byte_length, sha256, empty, adopted, committed_at)
-  SELECT g.run_id, g.id, {", ".join(f"g.{n}" for n in COUNTERS)}, g.worker_id, g.token,
-    g.object_key, g.byte_offset, g.byte_length, g.sha256, g.empty, g.adopted, me.now
-  FROM gone AS g, me
-), counted AS (
-  UPDATE workers SET leased = leased - n.n, completed = completed + n.n,
-    committed = committed + n.n, empty = workers.empty + n.empty,
-    adopted = workers.adopted + n.adopted, divergent = workers.divergent + n.divergent,
-    settled = false
-  FROM (
-    SELECT count(*) AS n, count(*) FILTER (WHERE empty) AS empty,
-      count(*) FILTER (WHERE adopted) AS adopted, count(*) FILTER (WHERE divergent) AS divergent
-    FROM gone
-  ) AS n
-  WHERE workers.id = (SELECT id FROM me) AND n.n > 0
-)
-SELECT g.id FROM me LEFT JOIN gone AS g ON true ORDER BY g.id
 """

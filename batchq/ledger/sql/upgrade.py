@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sqlalchemy import Connection
+
 import batchq
 from batchq.errors import LedgerNotInitialised, UsageError
 from batchq.ledger.schema import HEAD, REVISIONS, VERSION_TABLE, metadata
@@ -34,10 +36,10 @@ def initialise(database: Database) -> None:
     driver = database.driver
     if isinstance(driver, Sqlite):
         driver.create()
-    database.write(lambda tx: _upgrade(tx, driver.url))
+    database.migrate(lambda tx, core: _upgrade(tx, core, driver.url))
     if isinstance(driver, Sqlite):
         # Last: until here the file may have been another program's. It stays so for good.
-        database.single(lambda tx: tx.row("PRAGMA journal_mode = WAL"))
+        database.single(lambda tx: tx.rows("PRAGMA journal_mode = WAL"))
 
 
 def check(tx: Transaction, url: str) -> None:
@@ -52,13 +54,14 @@ def check(tx: Transaction, url: str) -> None:
     raise LedgerNotInitialised(
         f"{url} holds a ledger of the older schema {version}; this batchq speaks {HEAD}",
         hint="once no older batchq is at work on it, run `batchq init`",
+        found=version,
     )
 
 
-def _upgrade(tx: Transaction, url: str) -> None:
+def _upgrade(tx: Transaction, core: Connection, url: str) -> None:
     if tx.dialect is not SQLITE:
         # Two that initialise at once would both find nothing there.
-        tx.row(sql.LOCK_SCHEMA)
+        tx.rows(sql.LOCK_SCHEMA)
     tables = _tables(tx)
     version = _version(tx, tables)
     if version == HEAD:
@@ -77,7 +80,7 @@ def _upgrade(tx: Transaction, url: str) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(migrations()).replace("%", "%%"))
-    config.attributes["connection"] = tx.connection
+    config.attributes["connection"] = core
     command.upgrade(config, HEAD)
 
 
@@ -87,12 +90,13 @@ def _tables(tx: Transaction) -> set[str]:
 
 def _version(tx: Transaction, tables: set[str]) -> str | None:
     """The schema's revision, or none where there is no ledger."""
-    row = tx.row(sql.SCHEMA_VERSION) if VERSION_TABLE in tables else None
-    return None if row is None else row[0]
+    rows = tx.rows(sql.SCHEMA_VERSION) if VERSION_TABLE in tables else ()
+    return rows[0][0] if rows else None
 
 
 def _newer(url: str, version: str) -> LedgerNotInitialised:
     return LedgerNotInitialised(
         f"{url} holds a ledger of the newer schema {version}; this batchq speaks {HEAD}",
         hint="upgrade batchq here",
+        found=version,
     )

@@ -1,0 +1,298 @@
+"""Claim and commit in the common case, which is nearly every call of a worker.
+
+A claim where nothing delayed is due, and a commit of results that are all still held:
+in as few statements as each database allows, on PostgreSQL one, and so one round trip
+and one transaction. Whatever else there is raises `Unusual`, and `holding` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchq.item import Item
+from batchq.lease import Lease
+from batchq.ledger.records import ISOLATED_LOSSES, Committed, WorkerState
+from batchq.ledger.schema import COUNTERS
+from batchq.ledger.sql.dialect import POSTGRESQL
+from batchq.ledger.sql.engine import Transaction
+from batchq.result import Result
+
+__all__ = ["Claimed", "Unusual", "claim", "commit", "lease", "most_losses"]
+
+_COUNTERS = ", ".join(COUNTERS)
+_LATER_COUNTERS = ", ".join(COUNTERS[1:])
+
+
+class Unusual(Exception):
+    """Not the common case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim brought, the cursor after it, and the ledger's clock in milliseconds."""
+
+    lease: Lease | None
+    cursor: int
+    now: int
+
+
+def lease(token: str, rows: Sequence[Any]) -> Lease | None:
+    """The lease of rows that hold an item's fields, or none."""
+    return Lease(token, tuple([Item(*row) for row in rows])) if rows else None
+
+
+def most_losses(alone: bool) -> int:
+    """How many losses an item may have that this claim takes."""
+    return 2**31 - 1 if alone else ISOLATED_LOSSES - 1
+
+
+def claim(
+    tx: Transaction, worker: str, token: str, limit: int, alone: bool, cursor: int
+) -> Claimed:
+    """Claim ready items. Raises Unusual where something delayed is due."""
+    run = _claim_in_one if tx.dialect is POSTGRESQL else _claim_by_range
+    return run(tx, worker, token, limit, most_losses(alone), cursor)
+
+
+def commit(tx: Transaction, worker: str, results: Sequence[Result]) -> Committed:
+    """Commit results of different items. Raises Unusual where one is not held.
+
+    On PostgreSQL those that are held are committed by then, and asked again say so.
+    """
+    ids = [result.item_id for result in results]
+    if not ids or len(set(ids)) < len(ids):
+        raise Unusual
+    if tx.dialect is POSTGRESQL:
+        _commit_in_one(tx, worker, results)
+    else:
+        _commit_one_by_one(tx, worker, results, ids)
+    return Committed(accepted=tuple(sorted(ids)))
+
+
+# -- PostgreSQL ------------------------------------------------------------------------------
+
+# LATERAL with a LIMIT keeps a join in the one direction that is right for any statistics.
+# FOR UPDATE waits for a reaper that holds the worker's row, and then sees what it wrote.
+_CLAIM = f"""
+WITH me AS MATERIALIZED (
+  SELECT id, run_id, state, last_token, committed, $now AS now
+  FROM workers WHERE name = :worker FOR UPDATE
+), due AS MATERIALIZED (
+  SELECT EXISTS (
+    SELECT 1 FROM delayed WHERE run_id = (SELECT run_id FROM me)
+    AND not_before <= (SELECT now FROM me) AND losses <= :most
+  ) AS any
+), go AS MATERIALIZED (
+  SELECT me.run_id FROM me, due
+  WHERE NOT due.any AND me.state = 'live' AND me.last_token IS DISTINCT FROM :token
+), ahead AS MATERIALIZED (
+  SELECT ctid AS place, id FROM ready
+  WHERE run_id = (SELECT run_id FROM go) AND id > :after
+  ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
+), behind AS MATERIALIZED (
+  SELECT ctid AS place, id FROM ready
+  WHERE run_id = (SELECT run_id FROM go) AND id <= :after
+  ORDER BY id LIMIT greatest(0, :limit - (SELECT count(*) FROM ahead)) FOR UPDATE SKIP LOCKED
+), gone AS (
+  DELETE FROM ready WHERE ctid = ANY (ARRAY(
+    SELECT place FROM ahead UNION ALL SELECT place FROM behind
+  )) RETURNING run_id, id, {_COUNTERS}
+), taken AS (
+  INSERT INTO leased (run_id, id, {_COUNTERS}, worker_id, token, claimed_at, holder_committed)
+  SELECT g.run_id, g.id, g.attempt + 1, {", ".join(f"g.{n}" for n in COUNTERS[1:])},
+    me.id, :token, me.now, me.committed FROM gone AS g, me
+), counted AS (
+  UPDATE workers SET last_token = :token, ready = ready - n.n, leased = leased + n.n,
+    attempts = attempts + n.n, settled = false,
+    claims_since = least(claims_since, (SELECT now FROM me))
+  FROM (SELECT count(*) AS n FROM gone) AS n
+  WHERE workers.id = (SELECT id FROM me) AND n.n > 0
+)
+SELECT me.now, me.state, due.any OR me.last_token IS NOT DISTINCT FROM :token,
+  g.id, i.source_id, i.source_version, i.size, i.locator,
+  g.attempt + 1, g.generation, g.failures, g.losses
+FROM me CROSS JOIN due LEFT JOIN (
+  gone AS g CROSS JOIN LATERAL (SELECT * FROM items WHERE items.id = g.id LIMIT 1) AS i
+) ON true
+ORDER BY g.id
+"""
+
+
+def _claim_in_one(
+    tx: Transaction, worker: str, token: str, limit: int, most: int, cursor: int
+) -> Claimed:
+    rows = tx.rows(_CLAIM, worker=worker, token=token, limit=limit, most=most, after=cursor)
+    if not rows:
+        raise Unusual
+    now, state, other_way = rows[0][:3]
+    if other_way or state != WorkerState.LIVE:
+        raise Unusual
+    if rows[0][3] is None:
+        return Claimed(None, cursor, now)
+    found = [row[3:] for row in rows]
+    behind = [row[0] for row in found if row[0] <= cursor]
+    # What lies behind was taken last, after the cursor had wrapped.
+    return Claimed(lease(token, found), behind[-1] if behind else found[-1][0], now)
+
+
+_COMMIT = f"""
+WITH me AS MATERIALIZED (
+  SELECT id, run_id, $now AS now FROM workers WHERE name = :worker FOR UPDATE
+), given AS MATERIALIZED (
+  SELECT * FROM unnest(
+    CAST(:ids AS bigint[]), CAST(:tokens AS text[]), CAST(:keys AS text[]),
+    CAST(:offsets AS bigint[]), CAST(:lengths AS bigint[]), CAST(:digests AS text[]),
+    CAST(:empty AS boolean[]), CAST(:adopted AS boolean[]), CAST(:divergent AS boolean[])
+  ) AS g (id, token, object_key, byte_offset, byte_length, sha256, empty, adopted, divergent)
+), held AS MATERIALIZED (
+  SELECT l.*, g.* FROM given AS g CROSS JOIN LATERAL (
+    SELECT ctid AS place, run_id, {_COUNTERS}, worker_id FROM leased
+    WHERE run_id = (SELECT run_id FROM me) AND id = g.id AND token = g.token LIMIT 1 FOR UPDATE
+  ) AS l
+), gone AS (
+  DELETE FROM leased WHERE ctid = ANY (ARRAY(SELECT place FROM held))
+), kept AS (
+  INSERT INTO results (run_id, id, {_COUNTERS}, worker_id, token, object_key, byte_offset,
+    byte_length, sha256, empty, adopted, committed_at)
+  SELECT run_id, id, {_COUNTERS}, worker_id, token, object_key, byte_offset,
+    byte_length, sha256, empty, adopted, (SELECT now FROM me) FROM held
+), counted AS (
+  UPDATE workers SET leased = leased - n.n, completed = completed + n.n,
+    committed = committed + n.n, empty = workers.empty + n.empty,
+    adopted = workers.adopted + n.adopted, divergent = workers.divergent + n.divergent,
+    settled = false
+  FROM (
+    SELECT count(*) AS n, count(*) FILTER (WHERE empty) AS empty,
+      count(*) FILTER (WHERE adopted) AS adopted, count(*) FILTER (WHERE divergent) AS divergent
+    FROM held
+  ) AS n
+  WHERE workers.id = (SELECT id FROM me) AND n.n > 0
+)
+SELECT (SELECT count(*) FROM held) FROM me
+"""
+
+
+def _commit_in_one(tx: Transaction, worker: str, results: Sequence[Result]) -> None:
+    # By id, like everybody who locks rows of items.
+    ordered = sorted(results, key=lambda result: result.item_id)
+    stored = [result.stored for result in ordered]
+    rows = tx.rows(
+        _COMMIT,
+        worker=worker,
+        ids=[result.item_id for result in ordered],
+        tokens=[result.token for result in ordered],
+        keys=[one.key for one in stored],
+        offsets=[one.offset for one in stored],
+        lengths=[one.length for one in stored],
+        digests=[one.sha256 for one in stored],
+        empty=[result.empty for result in ordered],
+        adopted=[result.adopted for result in ordered],
+        divergent=[result.divergent for result in ordered],
+    )
+    if not rows or rows[0][0] < len(results):
+        raise Unusual
+
+
+# -- SQLite ----------------------------------------------------------------------------------
+#
+# There is one writer at a time, so what was read holds until the transaction ends.
+
+_CLAIMANT = """
+SELECT w.id, w.run_id, w.committed, c.now,
+  w.state = 'live' AND w.last_token IS NOT :token AND NOT EXISTS (
+    SELECT 1 FROM delayed AS d
+    WHERE d.run_id = w.run_id AND d.not_before <= c.now AND d.losses <= :most
+  )
+FROM workers AS w, (SELECT $now AS now) AS c WHERE w.name = :worker
+"""
+
+_READY = """
+SELECT r.id, i.source_id, i.source_version, i.size, i.locator,
+  r.attempt + 1, r.generation, r.failures, r.losses
+FROM ready AS r JOIN items AS i ON i.id = r.id
+WHERE r.run_id = :run AND r.id > :after AND r.id <= :until ORDER BY r.id LIMIT :limit
+"""
+
+_LEASE = f"""
+INSERT INTO leased (run_id, id, {_COUNTERS}, worker_id, token, claimed_at, holder_committed)
+SELECT run_id, id, attempt + 1, {_LATER_COUNTERS}, :worker, :token, :now, :committed
+FROM ready WHERE run_id = :run AND id > :after AND id <= :until
+"""
+
+_UNREADY = "DELETE FROM ready WHERE run_id = :run AND id > :after AND id <= :until"
+
+_COUNT_CLAIM = """
+UPDATE workers SET last_token = :token, ready = ready - :number, leased = leased + :number,
+  attempts = attempts + :number, settled = false, claims_since = min(claims_since, :now)
+WHERE id = :worker
+"""
+
+
+def _claim_by_range(
+    tx: Transaction, worker: str, token: str, limit: int, most: int, cursor: int
+) -> Claimed:
+    claimant = tx.rows(_CLAIMANT, worker=worker, token=token, most=most)
+    if not claimant or not claimant[0][4]:
+        raise Unusual
+    worker_id, run, committed, now, _ = claimant[0]
+    rows: list[Any] = []
+    last = cursor
+    for after, until in ((cursor, 2**62), (0, cursor)):
+        page = tx.rows(_READY, run=run, after=after, until=until, limit=limit - len(rows))
+        if page:
+            last = page[-1][0]
+            span = {"run": run, "after": after, "until": last}
+            tx.run(_LEASE, **span, worker=worker_id, token=token, now=now, committed=committed)
+            tx.run(_UNREADY, **span)
+            rows = page + rows
+        if len(rows) == limit or cursor == 0:
+            break
+    if rows:
+        tx.run(_COUNT_CLAIM, worker=worker_id, token=token, number=len(rows), now=now)
+    return Claimed(lease(token, rows), last, now)
+
+
+_COMMITTER = "SELECT id, run_id, $now FROM workers WHERE name = :worker"
+
+_KEEP = f"""
+INSERT INTO results (run_id, id, {_COUNTERS}, worker_id, token, object_key, byte_offset,
+  byte_length, sha256, empty, adopted, committed_at)
+SELECT run_id, id, {_COUNTERS}, worker_id, token, ?, ?, ?, ?, ?, ?, ?
+FROM leased WHERE run_id = ? AND id = ? AND token = ?
+"""
+
+_UNLEASE = "DELETE FROM leased WHERE run_id = :run AND id $in_ids"
+
+_COUNT_COMMIT = """
+UPDATE workers SET leased = leased - :number, completed = completed + :number,
+  committed = committed + :number, empty = empty + :empty, adopted = adopted + :adopted,
+  divergent = divergent + :divergent, settled = false
+WHERE id = :worker
+"""
+
+
+def _commit_one_by_one(
+    tx: Transaction, worker: str, results: Sequence[Result], ids: list[int]
+) -> None:
+    committer = tx.rows(_COMMITTER, worker=worker)
+    if not committer:
+        raise Unusual
+    worker_id, run, now = committer[0]
+    rows = []
+    for result in results:
+        one = result.stored
+        what = (one.key, one.offset, one.length, one.sha256, result.empty, result.adopted, now)
+        rows.append((*what, run, result.item_id, result.token))
+    if tx.run_each(_KEEP, rows) < len(rows):
+        raise Unusual
+    tx.run(_UNLEASE, run=run, ids=ids)
+    tx.run(
+        _COUNT_COMMIT,
+        worker=worker_id,
+        number=len(rows),
+        empty=sum([result.empty for result in results]),
+        adopted=sum([result.adopted for result in results]),
+        divergent=sum([result.divergent for result in results]),
+    )
