@@ -6,16 +6,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Extractor", "Found", "Reader", "Skipped", "Source"]
+from batchq.errors import BatchqError
+
+__all__ = ["Extractor", "Found", "Reader", "Skipped", "Source", "SourceUnavailable"]
+
+
+class SourceUnavailable(BatchqError):
+    """Where the documents lie gave no answer. It says nothing about any document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A document met while listing, not read yet. `size` in bytes as listed."""
+    """A document met while listing, not read yet. `size` in bytes as listed.
+
+    `source_version`, where the listing itself tells it; else ask `Reader.fingerprint`.
+    """
 
     source_id: str
     locator: str
     size: int
+    source_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +48,17 @@ class Source(Protocol):
 
 
 class Reader(Protocol):
-    """Reads documents by locator."""
+    """Reads documents by locator. Safe for threads.
+
+    Each verb raises SourceUnavailable where there was no answer, and AccessDenied where
+    no document can be read with these credentials.
+    """
 
     def fingerprint(self, locator: str) -> tuple[str, int]:
-        """The source version (`sha256:<hex>`) and size in bytes, streaming.
+        """The source version and size in bytes, streaming.
 
-        Raises DocumentError (`source_missing`, `source_unreadable`).
+        `sha256:<hex>`, or the strongest that is known without the bytes (`version:<id>`,
+        `etag:<etag>`). Raises DocumentError (`source_missing`, `source_unreadable`).
         """
         ...
 

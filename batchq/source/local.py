@@ -9,7 +9,7 @@ import stat
 from batchq.errors import DocumentError
 from batchq.source.names import from_locator
 
-__all__ = ["LocalReader"]
+__all__ = ["LocalReader", "document_error", "open_regular"]
 
 CHUNK = 1 << 20
 
@@ -27,7 +27,7 @@ class LocalReader:
         Raises DocumentError: `source_missing`, `source_unreadable`.
         """
         try:
-            fd, size = _open(locator)
+            fd, size = open_regular(locator)
             try:
                 # One read more than the size shows the end of a small file at once.
                 data = os.read(fd, min(size + 1, CHUNK))
@@ -42,7 +42,7 @@ class LocalReader:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise _document_error(locator, error) from None
+            raise document_error(locator, error) from None
 
     def read(self, locator: str, source_version: str, limit: int) -> bytes:
         """The bytes, proven to be those of `source_version`.
@@ -51,7 +51,7 @@ class LocalReader:
         `limit` bytes), each final; `source_unreadable`, which is not.
         """
         try:
-            fd, size = _open(locator)
+            fd, size = open_regular(locator)
             try:
                 chunks, left = [], limit + 1
                 while left > 0 and (chunk := os.read(fd, min(left, max(size + 1, CHUNK)))):
@@ -60,7 +60,7 @@ class LocalReader:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise _document_error(locator, error) from None
+            raise document_error(locator, error) from None
         if left <= 0:
             raise DocumentError(
                 "too_large",
@@ -80,7 +80,7 @@ class LocalReader:
         return data
 
 
-def _open(locator: str) -> tuple[int, int]:
+def open_regular(locator: str) -> tuple[int, int]:
     """A descriptor of a regular file and its size in bytes."""
     path = from_locator(locator)
     if b"\0" in path:
@@ -93,7 +93,8 @@ def _open(locator: str) -> tuple[int, int]:
     return fd, status.st_size
 
 
-def _document_error(locator: str, error: OSError) -> DocumentError:
+def document_error(locator: str, error: OSError) -> DocumentError:
+    """What an error of the file system says of the document."""
     reason = (error.strerror or str(error)).lower()
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return DocumentError("source_missing", f"{locator}: {reason}", final=True)

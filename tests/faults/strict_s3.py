@@ -77,8 +77,9 @@ class StrictS3:
 
     `may_list`: whether the anonymous owner has s3:ListBucket; without it an absent object
     reads 403. `policies`: what each access key may do; empty, every key may do all.
-    `expired`: access keys whose time is over. `log`: each request's operation and key;
-    `headers`: those of the last request of each operation.
+    `expired`: access keys whose time is over. `archived`: keys of objects in GLACIER.
+    `log`: each request's operation and key. `headers`: those of the last request of each
+    operation.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class StrictS3:
         self.honesty = honesty
         self.policies = dict(policies or {})
         self.expired: set[str] = set()
+        self.archived: set[str] = set()
         self.log: list[tuple[str, str]] = []
         self.headers: dict[str, Message] = {}
         self.race = threading.Barrier(2)
@@ -458,7 +460,9 @@ class _Service:
         ]
         found = [(key, stored) for key, stored in found if not stored.deleted]
         limit = min(self.server.page, int(query.get("max-keys", 1000)))
-        rows = "".join(f"<Contents>{_row(key, stored)}</Contents>" for key, stored in found[:limit])
+        rows = "".join(
+            f"<Contents>{self._row(key, stored)}</Contents>" for key, stored in found[:limit]
+        )
         more = len(found) > limit
         token = _token(found[limit - 1][0], "NextContinuationToken") if more else ""
         return _xml("ListBucketResult", _truncated(more) + token + rows)
@@ -477,7 +481,7 @@ class _Service:
         for key, stored, latest in rows[:limit]:
             kind = "DeleteMarker" if stored.deleted else "Version"
             body += (
-                f"<{kind}>{_row(key, stored)}<VersionId>{stored.version}</VersionId>"
+                f"<{kind}>{self._row(key, stored)}<VersionId>{stored.version}</VersionId>"
                 f"<IsLatest>{str(latest).lower()}</IsLatest></{kind}>"
             )
         more = len(rows) > limit
@@ -486,6 +490,10 @@ class _Service:
             body += _token(key, "NextKeyMarker")
             body += f"<NextVersionIdMarker>{stored.version}</NextVersionIdMarker>"
         return _xml("ListVersionsResult", _truncated(more) + body)
+
+    def _row(self, key: str, stored: Stored) -> str:
+        kind = "GLACIER" if key in self.server.archived else "STANDARD"
+        return f"{_row(key, stored)}<StorageClass>{kind}</StorageClass>"
 
     def _listing_query(self, known: set[str]) -> dict[str, str]:
         query = self.request.query

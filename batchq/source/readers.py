@@ -1,0 +1,52 @@
+"""Every kind of locator through one reader: files of this machine, S3, rows of tables."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from batchq.source.base import Reader
+from batchq.source.local import LocalReader
+from batchq.source.ranges import BlockCache, LocalRanges, Ranges
+from batchq.source.rows import is_row
+from batchq.source.table import TableReader
+
+if TYPE_CHECKING:
+    from batchq.source.s3 import S3Reader
+
+__all__ = ["AnyReader"]
+
+
+class AnyReader:
+    """A `Reader` of whatever a source lists. Imports the SDK when it first meets S3."""
+
+    def __init__(self) -> None:
+        self._local = LocalReader()
+        self._rows = TableReader(self.open_ranges)
+        self._s3: S3Reader | None = None
+        self._making = threading.Lock()
+
+    def fingerprint(self, locator: str) -> tuple[str, int]:
+        return self._reader(locator).fingerprint(locator)
+
+    def read(self, locator: str, source_version: str, limit: int) -> bytes:
+        return self._reader(locator).read(locator, source_version, limit)
+
+    def open_ranges(self, locator: str) -> Ranges:
+        """The file at a locator, to be read in parts. Raises as `read` does."""
+        if locator.startswith("s3:"):
+            return BlockCache(self._of_s3().open(locator))
+        return LocalRanges(locator)
+
+    def _reader(self, locator: str) -> Reader:
+        if is_row(locator):
+            return self._rows
+        return self._of_s3() if locator.startswith("s3:") else self._local
+
+    def _of_s3(self) -> S3Reader:
+        from batchq.source.s3 import S3Reader
+
+        with self._making:
+            if self._s3 is None:
+                self._s3 = S3Reader()
+            return self._s3

@@ -1,0 +1,398 @@
+"""Documents in S3: listing them, and reading them again as they were listed.
+
+A document's version is the strongest that the store gives:
+
+    sha256:<hex>     the store keeps a SHA-256 of the whole object
+    version:<id>     the bucket keeps versions; the locator names this one
+    etag:<etag>      otherwise; the store refuses to send any other
+
+A listing tells the last two, and whether there is a SHA-256, but not its value. So only
+those documents cost a request each when they are enqueued, and that is left to
+`S3Reader.fingerprint`, which runs in several threads. A bucket that keeps versions is
+listed with all of them, since no other listing names an id.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import boto3
+from botocore import exceptions as sdk
+from botocore.config import Config
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
+
+from batchq.errors import AccessDenied, BatchqError, DocumentError, UsageError
+from batchq.redact import redact
+from batchq.source.base import Found, Skipped, SourceUnavailable
+from batchq.source.names import checked_prefix
+from batchq.source.s3_names import Filter, from_s3_locator, split_url, to_s3_locator
+from batchq.source.s3_refusals import Refused, changed
+
+__all__ = ["S3Ranges", "S3Reader", "S3Source"]
+
+T = TypeVar("T")
+
+CONNECTIONS = 32
+BODY_ATTEMPTS = 3
+
+_BROKEN = (
+    sdk.ConnectionError,
+    sdk.HTTPClientError,
+    sdk.IncompleteReadError,
+    sdk.FlexibleChecksumError,
+    sdk.CredentialRetrievalError,
+    sdk.MetadataRetrievalError,
+    ResponseParserError,
+    HTTPError,
+    OSError,
+)
+_BROKEN_BODY = (
+    sdk.ResponseStreamingError,
+    sdk.IncompleteReadError,
+    sdk.FlexibleChecksumError,
+    ResponseParserError,
+    HTTPError,
+)
+
+_ARCHIVED = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+_NO_VERSIONS = frozenset({"NotImplemented", "MethodNotAllowed", "NoSuchVersioningConfiguration"})
+
+
+class S3Source:
+    """What lies below `url`, `s3://bucket/folder`, or the one object of that name.
+
+    A source id is `s3://bucket/key`, or `prefix` and the path below the folder. `include`
+    and `exclude` are patterns (see `globs`) for paths below the folder; names that begin
+    with a dot are passed over, as in folders of this machine. `list` raises UsageError if
+    there is nothing at all, AccessDenied, and SourceUnavailable.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str | None = None,
+        include: Iterable[str] = (),
+        exclude: Iterable[str] = (),
+    ) -> None:
+        self._bucket, self._path, self._only_below = split_url(url)
+        self._prefix = None if prefix is None else checked_prefix(prefix)
+        self._wants = Filter(include, exclude)
+        self._client = _Client()
+        self.root = f"s3://{self._bucket}/{self._path}".rstrip("/")
+
+    def list(self) -> Iterator[Found | Skipped]:
+        """In the order of keys, a page at a time."""
+        listing = self._versions if self._keeps_versions() else self._objects
+        found_any = False
+        if self._path and not self._only_below:
+            # Of what begins with the path, the path itself comes first.
+            for row in listing(self._path, at_most=1):
+                if row["Key"] == self._path:
+                    found_any = True
+                    yield from self._found(row, self._path.rpartition("/")[0])
+        for row in listing(self._path and f"{self._path}/"):
+            found_any = True
+            key = row["Key"]
+            below = key[len(self._path) + 1 :] if self._path else key
+            # A key that ends in a slash is how consoles show an empty folder.
+            if below and not below.endswith("/") and self._wants(below):
+                yield from self._found(row, self._path)
+        if not found_any:
+            raise UsageError(
+                f"SOURCE {self.root}: there is no such object, and none below it",
+                hint="a SOURCE names an object or a folder, s3://bucket/folder; take some of a "
+                "folder with --include",
+            )
+
+    def _found(self, row: Mapping[str, Any], folder: str) -> Iterator[Found | Skipped]:
+        key, version = row["Key"], row.get("VersionId")
+        source_id = f"s3://{self._bucket}/{key}"
+        if self._prefix is not None:
+            source_id = f"{self._prefix}/{key[len(folder) :].removeprefix('/')}"
+        if row.get("StorageClass") in _ARCHIVED:
+            yield Skipped(source_id, f"archived ({row['StorageClass']}): restore and copy it first")
+            return
+        # What was there before a bucket kept versions is called "null", and may be replaced.
+        pinned = None if version in (None, "null") else version
+        known = f"version:{pinned}" if pinned else f"etag:{_etag(row)}"
+        has_digest = "SHA256" in row.get("ChecksumAlgorithm", ()) and (
+            row.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT"
+        )
+        yield Found(
+            source_id,
+            to_s3_locator(self._bucket, key, pinned),
+            int(row["Size"]),
+            None if has_digest else known,
+        )
+
+    # -- pages -------------------------------------------------------------------
+
+    def _keeps_versions(self) -> bool:
+        try:
+            answer = self._client.ask(lambda s3: s3.get_bucket_versioning(Bucket=self._bucket))
+        except Refused as refused:
+            if refused.code in _NO_VERSIONS:
+                return False
+            raise refused.of_listing(self.root, "s3:GetBucketVersioning") from refused
+        return "Status" in answer
+
+    def _objects(self, prefix: str, at_most: int = 1000) -> Iterator[Mapping[str, Any]]:
+        after: dict[str, str] = {}
+        while True:
+            page = self._page("list_objects_v2", "s3:ListBucket", prefix, at_most, after)
+            rows = page.get("Contents", ())
+            yield from rows
+            if at_most == 1 or not (page.get("IsTruncated") and rows):
+                return
+            # Not a token, which may expire while a large bucket is taken up.
+            after = {"StartAfter": rows[-1]["Key"]}
+
+    def _versions(self, prefix: str, at_most: int = 1000) -> Iterator[Mapping[str, Any]]:
+        """The latest version of each key, where that is not the mark of its deletion."""
+        after: dict[str, str] = {}
+        while True:
+            page = self._page(
+                "list_object_versions", "s3:ListBucketVersions", prefix, at_most, after
+            )
+            yield from (row for row in page.get("Versions", ()) if row["IsLatest"])
+            if at_most == 1 or not page.get("IsTruncated"):
+                return
+            after = {
+                "KeyMarker": page["NextKeyMarker"],
+                "VersionIdMarker": page["NextVersionIdMarker"],
+            }
+
+    def _page(
+        self, verb: str, right: str, prefix: str, at_most: int, after: Mapping[str, str]
+    ) -> Mapping[str, Any]:
+        try:
+            page: Mapping[str, Any] = self._client.ask(
+                lambda s3: getattr(s3, verb)(
+                    Bucket=self._bucket, Prefix=prefix, MaxKeys=at_most, **after
+                )
+            )
+        except Refused as refused:
+            raise refused.of_listing(self.root, right) from refused
+        return page
+
+
+class S3Reader:
+    """Reads `s3://` locators. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._client = _Client()
+
+    def fingerprint(self, locator: str) -> tuple[str, int]:
+        """The strongest version that the store gives, and the size in bytes; nothing is read.
+
+        Raises DocumentError, AccessDenied, SourceUnavailable.
+        """
+        found = self._head(locator)
+        version = from_s3_locator(locator)[2]
+        if (digest := _whole_sha256(found)) is not None:
+            known = f"sha256:{digest}"
+        elif version is not None:
+            known = f"version:{version}"
+        else:
+            known = f"etag:{_etag(found)}"
+        return known, int(found["ContentLength"])
+
+    def read(self, locator: str, source_version: str, limit: int) -> bytes:
+        """The bytes, of the version that the store was asked for or of that digest.
+
+        Raises DocumentError: `source_missing`, `source_changed`, `too_large` (above
+        `limit` bytes), each final; `source_unreadable`, which is not. AccessDenied,
+        SourceUnavailable.
+        """
+        kind, _, expected = source_version.partition(":")
+        if kind != "sha256":
+            return self._read(locator, kind, expected, limit)
+        # What the wire did to one read must not condemn a document.
+        digests = []
+        for _ in range(2):
+            data = self._read(locator, kind, expected, limit)
+            digests.append(hashlib.sha256(data).hexdigest())
+            if digests[-1] == expected:
+                return data
+        if digests[0] != digests[1]:
+            raise SourceUnavailable(f"{locator} was read twice, and the bytes differ")
+        raise changed(locator, source_version, f"sha256:{digests[0]}")
+
+    def open(self, locator: str) -> S3Ranges:
+        """The object as it is now, to be read in parts. Raises as `fingerprint` does."""
+        found = self._head(locator)
+        return S3Ranges(self, locator, int(found["ContentLength"]), found["ETag"])
+
+    def read_range(self, locator: str, etag: str, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`, of the object with this ETag. Raises as `read` does."""
+        return self._get(locator, IfMatch=etag, Range=f"bytes={offset}-{offset + length - 1}")
+
+    def _read(self, locator: str, kind: str, expected: str, limit: int) -> bytes:
+        # The store refuses to send another one than this.
+        match kind:
+            case "etag":
+                return self._get(locator, limit, IfMatch=f'"{expected}"', ChecksumMode="ENABLED")
+            case "version":
+                return self._get(locator, limit, VersionId=expected, ChecksumMode="ENABLED")
+        return self._get(locator, limit)
+
+    def _head(self, locator: str) -> Mapping[str, Any]:
+        place = _place(locator)
+        try:
+            found: Mapping[str, Any] = self._client.ask(
+                lambda s3: s3.head_object(**place, ChecksumMode="ENABLED")
+            )
+        except Refused as refused:
+            raise refused.of_document(locator) from refused
+        return found
+
+    def _get(self, locator: str, limit: int | None = None, **parameters: Any) -> bytes:
+        place = {**_place(locator), **parameters}
+
+        def get(s3: Any) -> bytes:
+            answer = s3.get_object(**place)
+            body, size = answer["Body"], int(answer["ContentLength"])
+            try:
+                # Some servers pass over a condition that they do not know.
+                if place.get("IfMatch", answer["ETag"]) != answer["ETag"]:
+                    raise changed(locator, place["IfMatch"], answer["ETag"])
+                if limit is not None and size > limit:
+                    raise DocumentError(
+                        "too_large",
+                        f"{locator} has {size:,} bytes, more than {limit:,}",
+                        final=True,
+                    )
+                return bytes(body.read())
+            finally:
+                # What was not read to its end must not go back to the pool of connections.
+                body.close()
+
+        try:
+            return self._client.ask(get)
+        except Refused as refused:
+            raise refused.of_document(locator) from refused
+
+
+class S3Ranges:
+    """Parts of one object, all of them of the same ETag."""
+
+    def __init__(self, reader: S3Reader, locator: str, size: int, etag: str) -> None:
+        self.size = size
+        self._reader = reader
+        self._locator = locator
+        self._etag = etag
+
+    def read(self, offset: int, length: int) -> bytes:
+        """The bytes there, fewer at the end. Raises as `S3Reader.read` does."""
+        length = min(length, self.size - offset)
+        if length <= 0:
+            return b""
+        return self._reader.read_range(self._locator, self._etag, offset, length)
+
+
+# -- the SDK's client ------------------------------------------------------------
+
+
+class _Client:
+    """The SDK's client: made when it is first needed, made anew when credentials expire."""
+
+    def __init__(self) -> None:
+        self._config = Config(
+            connect_timeout=10,
+            read_timeout=20,
+            max_pool_connections=CONNECTIONS,
+            tcp_keepalive=True,
+            retries={"mode": "standard", "total_max_attempts": 4},
+            # What the SDK would add by itself, servers other than S3 refuse.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+        self._s3: Any = None
+        self._making = threading.Lock()
+
+    def ask(self, request: Callable[[Any], T]) -> T:
+        """Raises Refused, SourceUnavailable, AccessDenied and UsageError."""
+        attempt, renewed = 1, False
+        while True:
+            s3 = self._made()
+            try:
+                return request(s3)
+            except sdk.ClientError as error:
+                refused = _refused(error)
+                if refused.expired and not renewed:
+                    # Whoever issued these may have issued new ones meanwhile.
+                    self._drop(s3)
+                    renewed = True
+                    continue
+                if refused.for_every_document:
+                    raise refused.of_credentials() from error
+                raise refused from error
+            except _BROKEN as error:
+                # The SDK repeats requests, and not the reading of an answer's body.
+                if attempt == BODY_ATTEMPTS or not isinstance(error, _BROKEN_BODY):
+                    raise SourceUnavailable(
+                        f"documents in S3: {redact(str(error))}",
+                        hint="check the network and AWS_ENDPOINT_URL_S3",
+                    ) from error
+                attempt += 1
+            except sdk.BotoCoreError as error:
+                raise _unsendable(error) from error
+
+    def _made(self) -> Any:
+        with self._making:
+            if self._s3 is None:
+                try:
+                    self._s3 = boto3.session.Session().client("s3", config=self._config)
+                except (sdk.BotoCoreError, ValueError) as error:
+                    raise _unsendable(error) from error
+            return self._s3
+
+    def _drop(self, expired: Any) -> None:
+        with self._making:
+            if self._s3 is expired:
+                self._s3 = None
+
+
+def _unsendable(error: Exception) -> BatchqError:
+    said = f"documents in S3: {redact(str(error))}"
+    if isinstance(error, sdk.NoCredentialsError | sdk.PartialCredentialsError | sdk.SSOError):
+        return AccessDenied(
+            said,
+            hint="set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this "
+            "instance a role",
+        )
+    return UsageError(said, hint="check the AWS_* variables and files of this machine")
+
+
+def _refused(error: sdk.ClientError) -> Refused:
+    said = error.response.get("Error", {})
+    return Refused(
+        operation=error.operation_name,
+        status=int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)),
+        code=str(said.get("Code", "")),
+        message=str(said.get("Message", "")),
+    )
+
+
+def _place(locator: str) -> dict[str, str]:
+    bucket, key, version = from_s3_locator(locator)
+    pinned = {} if version is None else {"VersionId": version}
+    return {"Bucket": bucket, "Key": key, **pinned}
+
+
+def _etag(found: Mapping[str, Any]) -> str:
+    return str(found["ETag"]).strip('"')
+
+
+def _whole_sha256(found: Mapping[str, Any]) -> str | None:
+    """The store's SHA-256 of the whole object in hex, if that is what it keeps."""
+    checksum = found.get("ChecksumSHA256", "-")
+    if "-" in checksum or found.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
+        return None
+    return base64.b64decode(checksum).hex()
