@@ -113,11 +113,13 @@ class Fingerprinting:
             if refusal is not None:
                 rejected.append(refusal)
             elif isinstance(each, Found):
-                try:
-                    version, size = self._reader.fingerprint(each.locator)
-                except DocumentError as error:
-                    reason = f"{error.cause}: {error.message}"
-                    rejected.append(Rejection(each.source_id, reason))
-                    continue
+                version, size = each.source_version, each.size
+                if version is None:
+                    try:
+                        version, size = self._reader.fingerprint(each.locator)
+                    except DocumentError as error:
+                        reason = f"{error.cause}: {error.message}"
+                        rejected.append(Rejection(each.source_id, reason))
+                        continue
                 items.append(NewItem(each.source_id, version, size, each.locator, root))
         return items, rejected

@@ -146,8 +146,8 @@ class _Ended(Exception):
             if number
             else f"exit code {os.waitstatus_to_exitcode(status)}"
         )
-        # Parsers abort where they cannot allocate, often on a request that doubles a buffer.
-        if peak > limits.memory_bytes // 2:
+        # A parser that is refused memory mostly aborts, having asked for twice what it held.
+        if peak > limits.memory_bytes // (4 if number == signal.SIGABRT else 2):
             return DocumentError(
                 "extract_memory",
                 f"the parser needed more than {limits.memory_bytes >> 20:,} MiB and ended ({how})",

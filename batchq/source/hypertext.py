@@ -56,11 +56,15 @@ _READ_AS = {
 
 def html_text(data: bytes) -> str:
     """The title and the visible text; paragraphs apart, table cells behind tabs."""
-    from selectolax.lexbor import LexborHTMLParser
+    from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
-    parser = LexborHTMLParser(decode_html(data))
+    try:
+        parser = LexborHTMLParser(decode_html(data))
+    except SelectolaxError:
+        # HTML cannot be malformed: to be refused memory is all that makes the parser give up.
+        raise MemoryError from None
     writer = _Writer()
-    title = parser.css_first("title")
+    title = parser.css_first("head > title")
     if title is not None:
         writer.text(title.text())
         writer.gap("p")
