@@ -28,7 +28,10 @@ lint: venv
 	$(BIN)/lint-imports
 
 bench: venv
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+	@for file in benchmarks/[!_]*.py; do \
+		name=$$(basename $$file .py); echo "== $$name"; \
+		$(BIN)/python -m benchmarks.$$name || exit 1; \
+	done
 
 venv: $(INSTALLED)
 

@@ -71,7 +71,13 @@ class UsageError(BatchqError):
 
 
 class LedgerNotInitialised(BatchqError):
+    """`found` is the version of the schema that is there, or none where there is no ledger."""
+
     exit_code = ExitCode.LEDGER_NOT_INITIALISED
+
+    def __init__(self, message: str, *, hint: str | None = None, found: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.found = found
 
 
 class LedgerUnreachable(BatchqError):

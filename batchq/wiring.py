@@ -6,7 +6,8 @@ for what only a worker needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,12 +71,16 @@ def open_store(config: Config) -> Store:
 
 def open_sources(
     sources: Sequence[str],
+    config: Config,
     *,
-    prefix: str | None,
-    include: Sequence[str],
-    exclude: Sequence[str],
+    prefix: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
 ) -> list[Source]:
-    """One source for each SOURCE argument. Raises UsageError for one that is not there."""
+    """One source for each SOURCE argument, none of which lists batchq's own files.
+
+    Raises UsageError for one that is not there, or whose kind is not built in.
+    """
     from batchq.source.directory import DirectorySource
 
     for source in sources:
@@ -83,7 +88,14 @@ def open_sources(
             raise UsageError(
                 f"no S3 in this build: {redact(source)}", hint="a source is a folder or a file"
             )
-    return [DirectorySource(Path(source), prefix, include, exclude) for source in sources]
+    avoid = [config.results]
+    if creates_ledger(config):
+        path = config.ledger.removeprefix("sqlite:///")
+        avoid += [path, f"{path}-wal", f"{path}-shm"]
+    return [
+        DirectorySource(source, prefix=prefix, include=include, exclude=exclude, avoid=avoid)
+        for source in sources
+    ]
 
 
 def open_reader() -> Reader:
@@ -93,11 +105,16 @@ def open_reader() -> Reader:
     return LocalReader()
 
 
-def open_extractor() -> Extractor:
-    """Turns documents into text, in processes that can be killed."""
+@contextmanager
+def open_extractor() -> Iterator[Extractor]:
+    """Turns documents into text, in processes that are ended with the context."""
     from batchq.source.extract import Extractor
 
-    return Extractor()
+    extractor = Extractor()
+    try:
+        yield extractor
+    finally:
+        extractor.close()
 
 
 def open_notices(config: Config) -> list[NoticeSource]:

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str], *, as_json: bool) -> int:
-    from batchq.cli.console import report
+    from batchq.cli.console import note, report
 
     try:
         return app(argv, prog_name="batchq", standalone_mode=False) or ExitCode.OK
@@ -63,7 +63,9 @@ def _run(argv: list[str], *, as_json: bool) -> int:
         return ExitCode.INTERRUPTED_TWICE
     except Exception as error:
         if os.environ.get("BATCHQ_DEBUG"):
-            raise
+            from traceback import format_exc
+
+            note(format_exc())
         failure = BatchqError(
             f"unexpected {type(error).__name__}: {error}",
             hint="this is a defect in batchq or in your processor; "

@@ -2,18 +2,200 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, given
 
+if TYPE_CHECKING:
+    from batchq.cli.session import Session
+    from batchq.enqueue import EnqueueReport, Plan
+    from batchq.ledger.base import Run
+    from batchq.source.base import Source
+
 __all__ = ["add_to"]
+
+SHOWN_REJECTIONS = 20
 
 
 def add_to(app: typer.Typer) -> None:
     app.command()(enqueue)
 
 
-def enqueue() -> None:
-    """x"""
+def enqueue(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Folders or files.")],
+    processor: Annotated[
+        str | None,
+        typer.Option(
+            "--processor", metavar="KIND", help="embed, stats or module:Class. Default: embed."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="M", help="The model's name or folder.")
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option("--layout", metavar="LAYOUT", help="How results are laid out. Default: item."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be taken up, and write nothing.")
+    ] = False,
+    prefix: Annotated[
+        str | None,
+        typer.Option("--prefix", metavar="P", help="Stands for the root's name in source ids."),
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Let documents from another root supersede the known."),
+    ] = False,
+    include: Annotated[
+        list[str] | None,
+        typer.Option("--include", metavar="G", help="Only paths that match, as '*.md'. Repeat."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", metavar="G", help="No paths that match. Repeat."),
+    ] = None,
+    run: RunName = None,
+    ledger: LedgerUrl = None,
+    results: Results = None,
+    config: ConfigFile = None,
+    json: Json = False,
+) -> None:
+    """Take up documents as items of a run; known ones are left alone.
+
+    The first enqueue creates the run and fixes what is done to its documents.
+
+    \b
+    Examples:
+      batchq enqueue ./docs
+      batchq enqueue ./docs --include '*.md' --exclude 'drafts/**' --dry-run
+      batchq enqueue ./docs --run words --processor stats
+      batchq enqueue ./docs --run mine --processor my_module:MyProcessor
+    """
+    from batchq import wiring
+    from batchq.cli.session import opened
+
+    options = given(
+        run=run,
+        ledger=ledger,
+        results=results,
+        config=config,
+        processor=processor,
+        model=model,
+        layout=layout,
+    )
+    with opened(options) as session:
+        found = wiring.open_sources(
+            sources, session.config, prefix=prefix, include=include or (), exclude=exclude or ()
+        )
+        if dry_run:
+            _plan(session, found, json=json)
+        else:
+            _enqueue(session, found, replace=replace, json=json)
+
+
+def _enqueue(session: Session, sources: list[Source], *, replace: bool, json: bool) -> None:
+    from batchq import wiring
+    from batchq.cli.console import note, print_json, progress, say
+    from batchq.enqueue import enqueue
+
+    run = _run(session)
+    with progress("enqueue", "documents") as update:
+        report = enqueue(
+            session.ledger,
+            run,
+            sources,
+            wiring.open_reader(),
+            clock=session.clock,
+            replace=replace,
+            on_progress=lambda seen: update(seen, None),
+        )
+    if json:
+        numbers = {name: getattr(report, name) for name in ("seen", "new", "known", "superseded")}
+        print_json(
+            {
+                "schema": 1,
+                "run": report.run,
+                "processing_version": report.processing_version,
+                **numbers,
+                **_rejections(report),
+            }
+        )
+        return
+    parts = [f"{report.new:,} new", f"{report.known:,} known"]
+    if report.superseded:
+        parts.append(f"{report.superseded:,} superseded")
+    if report.rejected_total:
+        parts.append(f"{report.rejected_total:,} rejected")
+    if report.known and not report.new:
+        parts[:2] = [f"all {report.known:,} documents are known, nothing is new"]
+    say(f"run {report.run} ({report.processing_version}): {', '.join(parts)}")
+    _tell_rejections(report)
+    if not report.seen:
+        note("hint: no document was found there; names that begin with a dot are passed over")
+
+
+def _run(session: Session) -> Run:
+    """The run to enqueue into, created if it is new."""
+    from batchq import wiring
+    from batchq.enqueue import ensure_run
+
+    session.prepare_ledger()
+    name, loaded = session.config.run, session.loaded
+    existing = session.ledger.find_run(name)
+    if existing is None:
+        processor = wiring.new_processor(session.config)
+        layout = session.config.layout
+        session.store.probe()
+    else:
+        processor = wiring.run_processor(existing, loaded)
+        given_layout = loaded.origin["layout"] != "default"
+        layout = session.config.layout if given_layout else existing.layout
+    manifest = wiring.full_manifest(processor)
+    return ensure_run(session.ledger, session.store, name, manifest, layout)
+
+
+def _plan(session: Session, sources: list[Source], *, json: bool) -> None:
+    from batchq import wiring
+    from batchq.cli.console import print_json, progress, say
+    from batchq.enqueue import plan
+    from batchq.fingerprint import processing_version
+
+    version = processing_version(wiring.full_manifest(wiring.new_processor(session.config)))
+    with progress("dry run", "documents") as update:
+        found = plan(sources, on_progress=lambda seen: update(seen, None))
+    if json:
+        print_json(
+            {
+                "schema": 1,
+                "run": session.config.run,
+                "processing_version": version,
+                "seen": found.seen,
+                "bytes": found.size,
+                **_rejections(found),
+            }
+        )
+        return
+    taken = found.seen - found.rejected_total
+    say(
+        f"would take up {taken:,} documents ({found.size:,} bytes) as {version}, "
+        f"and reject {found.rejected_total:,}; nothing was written"
+    )
+    _tell_rejections(found)
+
+
+def _rejections(found: EnqueueReport | Plan) -> dict[str, Any]:
+    listed = [{"source": each.source, "reason": each.reason} for each in found.rejected]
+    return {"rejected": listed, "rejected_total": found.rejected_total}
+
+
+def _tell_rejections(found: EnqueueReport | Plan) -> None:
+    from batchq.cli.console import note
+
+    for each in found.rejected[:SHOWN_REJECTIONS]:
+        note(f"rejected: {each.source}: {each.reason}")
+    more = found.rejected_total - SHOWN_REJECTIONS
+    if more > 0:
+        note(f"and {more:,} more are rejected; --json lists them")

@@ -28,7 +28,7 @@ def render_status(status: dict[str, Any], *, content: bool) -> RenderableType:
         _pace(status),
         _repeats(status, content=content),
     ]
-    if status["workers"]:
+    if any(_worth_a_line(worker) for worker in status["workers"]):
         parts += [Text(), _workers(status["workers"])]
     if not status["exact"]:
         parts.append(Text("Counts are not exact while leases are open.", style="dim"))
@@ -47,19 +47,20 @@ def _bar(over: int, total: int) -> RenderableType:
 
 
 def _states(items: dict[str, int]) -> Text:
-    text = Text()
-    _add(text, "completed", items["completed"], "green", _also(items["empty"], "empty"))
-    _add(text, "ready", items["ready"], "", _also(items["delayed"], "delayed"))
-    _add(text, "leased", items["leased"], "cyan")
-    _add(text, "dead letters", items["dead_lettered"], "red" if items["dead_lettered"] else "")
+    dead = items["dead_lettered"]
+    states = [
+        _state_count(items["completed"], "completed", "green", _also(items["empty"], "empty")),
+        _state_count(items["ready"], "ready", "", _also(items["delayed"], "delayed")),
+        _state_count(items["leased"], "leased", "cyan"),
+        _state_count(dead, "dead letters", "red" if dead else ""),
+    ]
     if items["superseded"]:
-        _add(text, "superseded", items["superseded"], "")
-    return text
+        states.append(_state_count(items["superseded"], "superseded", ""))
+    return Text("   ").join(states)
 
 
-def _add(text: Text, name: str, number: int, style: str, detail: str = "") -> None:
-    text.append(f"{number:,} ", style=f"bold {style}".strip())
-    text.append(f"{name}{detail}   ")
+def _state_count(number: int, name: str, style: str, detail: str = "") -> Text:
+    return Text.assemble((f"{number:,}", f"bold {style}".strip()), f" {name}{detail}")
 
 
 def _also(number: int, what: str) -> str:
@@ -80,7 +81,7 @@ def _pace(status: dict[str, Any]) -> Text:
     return Text(text)
 
 
-def _repeats(status: dict[str, Any], *, content: bool) -> RenderableType:
+def _repeats(status: dict[str, Any], *, content: bool) -> Text:
     duplicates, rework = status["duplicates"], status["rework"]
     same = duplicates["content"]
     known = [
@@ -96,16 +97,13 @@ def _repeats(status: dict[str, Any], *, content: bool) -> RenderableType:
         f"{rework['interrupted']:,} interrupted",
         f"{rework['failures']:,} failures",
     ]
-    rows = Table.grid(padding=(0, 2))
-    rows.add_row("duplicates", ", ".join(known))
-    rows.add_row("rework", ", ".join(again))
-    return rows
+    return Text(f"duplicates  {', '.join(known)}\nrework      {', '.join(again)}")
 
 
 def _workers(workers: list[dict[str, Any]]) -> RenderableType:
     """The live ones first, then the latest of the others."""
     newest = sorted(workers, key=lambda w: (w["alive"], w["registered_at"]), reverse=True)
-    shown = [w for w in newest if w["alive"] or w["role"] == "worker"][:MAX_WORKERS]
+    shown = [worker for worker in newest if _worth_a_line(worker)][:MAX_WORKERS]
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("process", overflow="fold")
     table.add_column("state")
@@ -123,6 +121,10 @@ def _workers(workers: list[dict[str, Any]]) -> RenderableType:
     if len(newest) > len(shown):
         table.caption = f"and {len(newest) - len(shown):,} more in --json"
     return table
+
+
+def _worth_a_line(worker: dict[str, Any]) -> bool:
+    return bool(worker["alive"]) or worker["role"] == "worker"
 
 
 def _state(worker: dict[str, Any]) -> str:

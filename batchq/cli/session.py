@@ -14,7 +14,7 @@ from batchq import config, wiring
 from batchq.cli.console import log_to_stderr
 from batchq.clock import Clock, SystemClock
 from batchq.config import Config, Loaded
-from batchq.errors import UsageError
+from batchq.errors import LedgerNotInitialised, UsageError
 from batchq.ledger.base import Ledger, Run
 from batchq.store.base import Store
 
@@ -46,11 +46,24 @@ class Session:
         self.ledger.check()
         run = self.ledger.find_run(self.config.run)
         if run is None:
+            named = "" if self.loaded.origin["run"] == "default" else f" --run {self.config.run}"
             raise UsageError(
                 f"there is no run {self.config.run!r} in {self.ledger.url}",
-                hint=f"enqueue something for it: batchq enqueue FOLDER --run {self.config.run}",
+                hint=f"enqueue something for it: batchq enqueue FOLDER{named}",
             )
         return run
+
+    def prepare_ledger(self) -> None:
+        """Check the ledger, and create one that belongs to this machine alone.
+
+        One of an older schema is refused: other processes may be at work on it.
+        """
+        try:
+            self.ledger.check()
+        except LedgerNotInitialised as error:
+            if error.found is not None or not wiring.creates_ledger(self.config):
+                raise
+            self.ledger.initialise()
 
 
 def settings(options: Mapping[str, Any]) -> Loaded:

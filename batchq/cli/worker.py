@@ -87,10 +87,12 @@ def worker(
 def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
     from batchq import wiring
     from batchq.cli.console import note, progress
+    from batchq.enqueue import check_store
     from batchq.event import JsonEvents
     from batchq.worker.worker import Progress, WorkerSettings, run_worker
 
     config, run = session.config, session.run
+    check_store(session.store, run)
     session.store.probe()
     processor = wiring.run_processor(run, session.loaded)
     notices = wiring.open_notices(config)
@@ -104,19 +106,19 @@ def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
         notice_window=config.notice_window,
     )
     note(f"run {run.name}: {run.processing_version}, results in {session.store.url}")
-    with progress("worker", "items") as update:
+    with progress("worker", "items") as update, wiring.open_extractor() as extractor:
 
         def show(now: Progress) -> None:
             tallies = now.counts.tallies
             update(tallies.completed + tallies.dead_lettered, tallies.total)
 
         events: Events = JsonEvents(sys.stdout, session.clock) if json else _Unusual()
-        return run_worker(
+        code = run_worker(
             ledger=session.ledger,
             run=run,
             store=session.store,
             reader=wiring.open_reader(),
-            extractor=wiring.open_extractor(),
+            extractor=extractor,
             processor=processor,
             settings=settings,
             events=events,
@@ -124,6 +126,21 @@ def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
             notices=notices,
             on_progress=show,
         )
+    note(_farewell(session, code))
+    return code
+
+
+def _farewell(session: Session, code: ExitCode) -> str:
+    """How the run stands, for whoever sees the worker end."""
+    from batchq.errors import BatchqError, ExitCode
+
+    stands = "work remains: start another worker" if code is ExitCode.STOPPED else "run finished"
+    try:
+        tallies = session.ledger.counts(session.run).tallies
+    except BatchqError:
+        return stands
+    dead = f", {tallies.dead_lettered:,} dead letters" if tallies.dead_lettered else ""
+    return f"{stands}: {tallies.completed:,} of {tallies.total:,} items completed{dead}"
 
 
 class _Unusual:

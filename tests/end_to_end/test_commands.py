@@ -1,0 +1,504 @@
+"""The commands as a user types them, each in a process of its own, on a ledger on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.postgres import create_database, drop_database, running_server
+
+SECRET = "hunter2-do-not-print"
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Desk:
+    """A folder in which commands are typed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("BATCHQ_")
+        }
+        self.environment |= {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+        (folder / "docs" / "guide").mkdir(parents=True)
+        self.write("docs/a.md", "# One\n\nsome words here")
+        self.write("docs/guide/b.txt", "a few more words")
+        self.write("docs/empty.txt", "")
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    def run(self, *arguments: str, **environment: str) -> Said:
+        done = subprocess.run(
+            [sys.executable, "-m", "batchq", *arguments],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def json(self, *arguments: str, **environment: str) -> Any:
+        """The document that a command which succeeds prints with --json."""
+        said = self.run(*arguments, "--json", **environment)
+        assert said.code == 0, said.err
+        assert said.json["schema"] == 1
+        return said.json
+
+    def refused(self, code: int, *arguments: str, **environment: str) -> Said:
+        """Run a command that must fail with `code`, and look at how it says so."""
+        said = self.run(*arguments, **environment)
+        assert said.code == code, f"{said.code}: {said.out}{said.err}"
+        assert said.err.startswith("error: ")
+        assert "Traceback" not in said.err
+        assert SECRET not in said.err + said.out
+        return said
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+@pytest.fixture
+def enqueued(desk: Desk) -> Desk:
+    """With a run of three documents that nobody has worked on yet."""
+    desk.json("enqueue", "docs", "--processor", "stats")
+    return desk
+
+
+# -- the whole way ---------------------------------------------------------------------
+
+
+def test_from_a_folder_to_results(desk: Desk) -> None:
+    """Enqueue, work, look, read one result, export all."""
+    report = desk.json("enqueue", "docs", "--processor", "stats")
+    assert (report["seen"], report["new"], report["rejected"]) == (3, 3, [])
+
+    worked = desk.run("worker", "--json")
+    assert worked.code == 0
+    kinds = [event["event"] for event in worked.events]
+    assert kinds[0] == "started"
+    assert kinds[-1] == "stopped"
+    assert {"claimed", "committed"} <= set(kinds)
+    commits = [event for event in worked.events if event["event"] == "committed"]
+    committed = [source_id for event in commits for source_id in event["items"]]
+    assert sorted(committed) == ["docs/a.md", "docs/empty.txt", "docs/guide/b.txt"]
+
+    status = desk.json("status")
+    assert status["items"]["completed"] == 3
+    assert status["items"]["empty"] == 1
+    assert status["eta_s"] == 0
+
+    result = desk.run("results", "docs/guide/b.txt").json
+    assert result["output"]["words"] == 4
+    assert result["processing_version"] == report["processing_version"]
+    stored = desk.folder / "batchq-data" / "results" / result["stored"]["key"]
+    assert stored.stat().st_size == result["stored"]["length"]
+
+    assert desk.json("results", "--output", "all.jsonl")["written"] == 3
+    lines = (desk.folder / "all.jsonl").read_text().splitlines()
+    assert {json.loads(line)["source_id"] for line in lines} == {
+        "docs/a.md",
+        "docs/guide/b.txt",
+        "docs/empty.txt",
+    }
+
+
+def test_the_second_time_all_is_known_and_nothing_is_done(enqueued: Desk) -> None:
+    """What `make demo` shows when it is run twice."""
+    assert enqueued.run("worker").code == 0
+
+    again = enqueued.run("enqueue", "docs")
+    assert "all 3 documents are known, nothing is new" in again.out
+    worked = enqueued.run("worker")
+    assert worked.code == 0
+    assert "nothing to do" in worked.err
+    status = enqueued.json("status")
+    assert status["rework"]["attempts"] == 3
+    assert status["duplicates"]["enqueue"] == 3
+
+
+def test_a_failed_document_is_listed_and_sent_back(enqueued: Desk) -> None:
+    """Dead letters end the worker with 3; retry makes them ready again, once."""
+    (enqueued.folder / "docs" / "a.md").unlink()
+
+    assert enqueued.run("worker").code == 3
+    (failure,) = enqueued.json("failures")["failures"]
+    assert failure["source_id"] == "docs/a.md"
+    assert failure["cause"] == "source_missing"
+    assert "docs/a.md  source_missing" in enqueued.run("failures").out
+    assert enqueued.run("status", "--wait").code == 3
+
+    assert enqueued.json("retry", "--cause", "something_else")["retried"] == 0
+    assert enqueued.json("retry", "docs/guide/b.txt")["retried"] == 0
+    enqueued.write("docs/a.md", "# One\n\nsome words here")
+    assert enqueued.json("retry", "--cause", "source_missing", "docs/a.md")["retried"] == 1
+    assert enqueued.run("worker").code == 0
+    assert enqueued.json("failures")["failures"] == []
+
+
+def test_a_dry_run_writes_nothing(desk: Desk) -> None:
+    """No ledger, no folder, no run."""
+    before = sorted(desk.folder.rglob("*"))
+
+    report = desk.json("enqueue", "docs", "--processor", "stats", "--dry-run")
+
+    assert report["seen"] == 3
+    assert sorted(desk.folder.rglob("*")) == before
+
+
+def test_include_exclude_and_prefix_shape_what_is_taken(desk: Desk) -> None:
+    """Patterns are for paths below the root; the prefix stands for its name."""
+    options = ("--processor", "stats", "--prefix", "pile")
+    taken = desk.json("enqueue", "docs", *options, "--include", "**/*.txt", "--exclude", "empty*")
+    assert taken["new"] == 1
+
+    desk.run("worker")
+
+    assert desk.run("results", "pile/guide/b.txt").json["source_id"] == "pile/guide/b.txt"
+
+
+def test_what_is_no_document_is_rejected_by_name(desk: Desk) -> None:
+    """On stderr for people, in the document for programs."""
+    os.mkfifo(desk.folder / "docs" / "pipe")
+
+    said = desk.run("enqueue", "docs", "--processor", "stats")
+    assert said.code == 0
+    assert "rejected: docs/pipe: a pipe" in said.err
+    (rejected,) = desk.json("enqueue", "docs")["rejected"]
+    assert rejected["source"] == "docs/pipe"
+
+
+def test_enqueueing_the_current_folder_leaves_batchqs_own_files_alone(enqueued: Desk) -> None:
+    """Else results would become documents, and every enqueue would find new ones."""
+    enqueued.run("worker")
+
+    assert enqueued.json("enqueue", ".")["new"] == 3
+    assert enqueued.json("enqueue", ".")["known"] == 3
+
+
+def test_waiting_gives_up_with_its_own_code(enqueued: Desk) -> None:
+    """Nobody works, so the run cannot end."""
+    said = enqueued.refused(16, "status", "--wait", "--timeout", "100ms")
+
+    assert "has not ended after 0.1 s: 3 ready" in said.err
+
+
+def test_the_status_is_plain_text_without_a_terminal(enqueued: Desk) -> None:
+    """No escape sequence reaches a file, whatever the bar looks like."""
+    said = enqueued.run("status")
+
+    assert "0 of 3" in said.out
+    assert "no worker is alive" in said.out
+    assert "\x1b" not in said.out
+
+
+def test_the_same_commands_work_on_postgresql(desk: Desk, postgres: str) -> None:
+    """A ledger for a fleet needs `init` once, and is the same otherwise."""
+    environment = {"BATCHQ_LEDGER": postgres}
+    desk.refused(10, "enqueue", "docs", "--processor", "stats", **environment)
+
+    desk.json("init", **environment)
+    assert desk.json("enqueue", "docs", "--processor", "stats", **environment)["new"] == 3
+    assert desk.run("worker", **environment).code == 0
+    assert desk.json("status", **environment)["items"]["completed"] == 3
+    assert desk.json("results", "--output", "all.jsonl", **environment)["written"] == 3
+
+
+# -- identity --------------------------------------------------------------------------
+
+
+def test_a_worker_set_up_for_something_else_is_refused(enqueued: Desk) -> None:
+    """The difference names the field, and the run stays as it was."""
+    said = enqueued.refused(13, "worker", BATCHQ_PROCESSOR="embed")
+
+    assert 'processor: "embed" here, "stats" in the run' in said.err
+    assert enqueued.json("status")["rework"]["attempts"] == 0
+
+
+def test_an_enqueue_with_another_processor_is_told_to_name_a_run(enqueued: Desk) -> None:
+    """The hint is the way out."""
+    said = enqueued.refused(13, "enqueue", "docs", "--processor", "embed")
+
+    assert "--run" in said.err
+
+
+def test_a_worker_with_another_folder_of_results_is_refused(enqueued: Desk) -> None:
+    """Its results would lie where nobody looks for them."""
+    assert "elsewhere is missing" in enqueued.refused(14, "worker", "--results", "elsewhere").err
+
+    enqueued.run("init", "--results", "elsewhere")
+    said = enqueued.refused(14, "worker", "--results", "elsewhere")
+    assert "is not that of run 'default'" in said.err
+
+
+def test_two_runs_of_one_ledger_stay_apart(enqueued: Desk) -> None:
+    """The way to another processing version of the same documents."""
+    enqueued.json("enqueue", "docs", "--run", "second", "--processor", "stats")
+    enqueued.run("worker", "--run", "second")
+
+    assert enqueued.json("status", "--run", "second")["items"]["completed"] == 3
+    assert enqueued.json("status")["items"]["completed"] == 0
+
+
+# -- what goes wrong -------------------------------------------------------------------
+
+
+def test_before_anything_was_enqueued(desk: Desk) -> None:
+    """Every reading command says what to do first."""
+    for command in (["status"], ["worker"], ["retry"]):
+        said = desk.refused(10, *command)
+        assert "batchq enqueue" in said.err
+    desk.run("init")
+    for command in (["status"], ["worker"], ["failures"], ["results", "docs/a.md"]):
+        said = desk.refused(2, *command)
+        assert "batchq enqueue FOLDER" in said.err
+
+
+def test_an_error_is_a_document_too(desk: Desk) -> None:
+    """For programs: kind, message, hint and exit code, on stdout."""
+    said = desk.refused(10, "status", "--json")
+
+    assert said.json["schema"] == 1
+    assert said.json["error"]["kind"] == "ledger_not_initialised"
+    assert said.json["error"]["exit_code"] == 10
+    assert said.json["error"]["message"] in said.err
+    assert said.json["error"]["hint"] in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["status", "--no-such-option"], "batchq status --help"),
+        (["no-such-command"], "batchq --help"),
+        (["enqueue"], "batchq enqueue --help"),
+        (["enqueue", "nowhere"], None),
+        (["enqueue", "docs", "--processor", "stat"], "did you mean stats?"),
+        (["enqueue", "docs", "--layout", "heap"], "`item` or `shard`"),
+        (["status", "--timeout", "1s"], None),
+        (["status", "--wait", "--timeout", "soon"], "90s"),
+        (["worker", "--lease-ttl", "soon"], "a duration"),
+        (["results"], "--output"),
+        (["results", "docs/a.md", "--output", "all.jsonl"], "--output"),
+        (["status", "--config", "missing.toml"], None),
+        (["status", "--ledger", "dynamodb://table?region=eu"], "postgresql://"),
+        (["init", "--results", "s3://bucket/prefix"], "folder"),
+    ],
+)
+def test_usage_errors_have_one_code(desk: Desk, arguments: Sequence[str], hint: str | None) -> None:
+    """2, and where one exists a way on."""
+    said = desk.refused(2, *arguments)
+
+    assert hint is None or hint in said.err.split("hint: ")[1]
+
+
+def test_a_broken_configuration_file_is_named_with_its_line(desk: Desk) -> None:
+    """TOML says where; so does the message."""
+    desk.write("batchq.toml", 'run = "default"\nledger = sqlite\n')
+
+    assert "batchq.toml:2:" in desk.refused(2, "status").err
+
+
+def test_an_unknown_key_is_named_with_the_nearest_one(desk: Desk) -> None:
+    """A misspelt setting must not be ignored in silence."""
+    desk.write("batchq.toml", 'lease_tll = "60s"\n')
+
+    said = desk.refused(2, "status")
+    assert "lease_tll" in said.err
+    assert "did you mean lease_ttl?" in said.err
+
+
+@pytest.mark.parametrize("command", [("init",), ("enqueue", "docs", "--processor", "stats")])
+def test_an_unusable_results_folder(desk: Desk, command: Sequence[str]) -> None:
+    """A file in its place stands for every reason: root may write into any folder."""
+    desk.write("occupied", "")
+
+    said = desk.refused(14, *command, "--results", "occupied/results")
+
+    assert "occupied/results" in said.err
+
+
+def test_a_foreign_database_is_left_alone(desk: Desk) -> None:
+    """Another program's tables are neither used nor added to."""
+    path = desk.folder / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE precious (id INTEGER)")
+    connection.close()
+    before = path.read_bytes()
+
+    for command in (["enqueue", "docs", "--processor", "stats"], ["init"]):
+        said = desk.refused(2, *command, "--ledger", "sqlite:///other.db")
+        assert "precious" in said.err
+    assert desk.refused(10, "status", "--ledger", "sqlite:///other.db")
+    assert path.read_bytes() == before
+
+
+def test_a_corrupt_database_is_named(desk: Desk) -> None:
+    """Neither a traceback nor an attempt to mend it."""
+    path = desk.folder / "broken.db"
+    path.write_bytes(b"SQLite format 3\0" + b"\xff" * 8_000)
+
+    for command in (["status"], ["enqueue", "docs", "--processor", "stats"], ["worker"]):
+        said = desk.refused(1, *command, "--ledger", "sqlite:///broken.db")
+        assert "broken.db is damaged or no SQLite database" in said.err
+
+
+def test_a_locked_database_is_unreachable(enqueued: Desk) -> None:
+    """A shell that holds the lock for ever; who does is for the hint."""
+    ledger = enqueued.folder / "batchq-data" / "ledger.db"
+    holder = sqlite3.connect(ledger, isolation_level=None)
+    try:
+        holder.execute("BEGIN IMMEDIATE")
+        said = enqueued.refused(11, "retry")
+    finally:
+        holder.close()
+
+    assert "locked by another process" in said.err
+    assert enqueued.json("retry")["retried"] == 0
+
+
+def test_a_missing_model_is_named_with_every_place_looked_at(desk: Desk) -> None:
+    """Nothing is enqueued for a run that nobody could work on."""
+    said = desk.refused(1, "enqueue", "docs", "--model", "no-such-model", HF_HUB_OFFLINE="1")
+
+    assert "no-such-model" in said.err
+    assert desk.refused(2, "status")
+
+
+def test_an_unreachable_postgresql(desk: Desk) -> None:
+    """A port that nobody listens on; the password in the address stays unseen."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"postgresql://someone:{SECRET}@127.0.0.1:{taken.getsockname()[1]}/ledger"
+
+        said = desk.refused(11, "status", "--json", BATCHQ_LEDGER=address)
+
+    assert "127.0.0.1" in said.err
+    assert said.json["error"]["exit_code"] == 11
+
+
+def test_a_wrong_password_for_postgresql(desk: Desk, locked_role: str) -> None:
+    """Access denied is not unreachable: waiting would not help."""
+    said = desk.refused(12, "status", BATCHQ_LEDGER=locked_role)
+
+    assert "password" in said.err
+
+
+def test_settings_are_shown_without_their_secrets(desk: Desk) -> None:
+    """With the place that each comes from."""
+    desk.write(
+        "batchq.toml", f'lease_ttl = "2m"\n\n[processor]\nkind = "m:C"\napi_key = "{SECRET}"'
+    )
+    address = f"postgresql://someone:{SECRET}@db/ledger"
+
+    said = desk.run("config", "show", "--origin", BATCHQ_LEDGER=address)
+    assert said.code == 0
+    assert SECRET not in said.out
+    assert "batchq.toml:1" in said.out
+    assert "BATCHQ_LEDGER" in said.out
+    shown = desk.json("config", "show", "--run", "mine", BATCHQ_LEDGER=address)
+    assert shown["settings"]["lease_ttl"] == 120
+    assert shown["origin"]["run"] == "option"
+    assert SECRET not in json.dumps(shown)
+
+
+def test_an_unexpected_error_is_one_line_and_a_traceback_on_request(enqueued: Desk) -> None:
+    """A user's processor may do anything, and a secret in its error stays unseen."""
+    enqueued.write(
+        "mine.py",
+        "class Broken:\n"
+        "    def manifest(self):\n"
+        f"        raise RuntimeError('password={SECRET}')\n"
+        "    load = prepare = infer = manifest\n",
+    )
+    command = ("enqueue", "docs", "--run", "mine", "--processor", "mine:Broken")
+
+    said = enqueued.refused(1, *command)
+    assert "BATCHQ_DEBUG=1" in said.err
+
+    debugged = enqueued.run(*command, BATCHQ_DEBUG="1")
+    assert debugged.code == 1
+    assert "Traceback" in debugged.err
+    assert "mine.py" in debugged.err
+    assert SECRET not in debugged.err
+
+
+def test_a_reader_that_has_seen_enough_causes_no_noise(enqueued: Desk) -> None:
+    """`batchq status | head -0`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "batchq", "status", "--json"],
+        cwd=enqueued.folder,
+        env=enqueued.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 1
+    process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with running_server() as url:
+        yield url
+
+
+@pytest.fixture
+def postgres(server: str, tmp_path: Path) -> Iterator[str]:
+    """An empty database."""
+    name = f"commands_{os.getpid()}_{tmp_path.name}"[:60]
+    yield create_database(server, name)
+    drop_database(server, name)
+
+
+@pytest.fixture
+def locked_role(server: str) -> Iterator[str]:
+    """The address of the server for a role that must give a password, with a wrong one."""
+    role = f"locked_{os.getpid()}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        row = connection.execute("SHOW hba_file").fetchone()
+        assert row is not None
+        rules = Path(row[0])
+        before = rules.read_text()
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'right'".encode())
+        rules.write_text(f"local all {role} scram-sha-256\n{before}")
+        connection.execute("SELECT pg_reload_conf()")
+        try:
+            yield server.replace("//postgres:@", f"//{role}:{SECRET}@")
+        finally:
+            rules.write_text(before)
+            connection.execute("SELECT pg_reload_conf()")
+            connection.execute(f"DROP ROLE {role}".encode())
