@@ -52,29 +52,22 @@ class Sqlite:
         self.url = f"{_PREFIX}{path}"
 
     def create(self) -> None:
-        """The file and its folder, unless they exist."""
+        """The file, empty, and its folder, unless they exist."""
+        self._refuse_network()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not self.path.exists():
+                self.path.touch()
         except OSError as error:
             raise AccessDenied(
-                f"cannot create the ledger's folder {self.path.parent}: {error.strerror}",
+                f"cannot create the ledger {self.path}: {error.strerror}",
                 hint="choose a folder that you may write, with --ledger",
             ) from None
-        self._open("rwc").close()
 
     def connect(self) -> sqlite3.Connection:
         """A connection to the existing file, in autocommit mode."""
-        return self._open("rw")
-
-    def _open(self, mode: str) -> sqlite3.Connection:
-        kind = network_filesystem(self.path.parent)
-        if kind is not None:
-            raise UsageError(
-                f"the ledger {self.path} would lie on a network file system ({kind}), "
-                "where SQLite's locks do not hold",
-                hint="use a folder on a local disk, or a postgresql:// ledger",
-            )
-        if mode == "rw" and not self.path.exists():
+        self._refuse_network()
+        if not self.path.exists():
             raise LedgerNotInitialised(
                 f"there is no ledger at {self.path}",
                 hint="create it with `batchq init` or a first `batchq enqueue`",
@@ -82,7 +75,7 @@ class Sqlite:
         # Waiting for a lock is the caller's: SQLite's own wait doubles its pauses, so that
         # one busy process keeps all others out. Threads share a connection one at a time.
         connection = sqlite3.connect(
-            f"file:{quote(str(self.path))}?mode={mode}",
+            f"file:{quote(str(self.path))}?mode=rw",
             uri=True,
             timeout=0,
             isolation_level=None,
@@ -92,6 +85,15 @@ class Sqlite:
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -32768")
         return connection
+
+    def _refuse_network(self) -> None:
+        kind = network_filesystem(self.path.parent, MOUNTS)
+        if kind is not None:
+            raise UsageError(
+                f"the ledger {self.path} would lie on a network file system ({kind}), "
+                "where SQLite's locks do not hold",
+                hint="use a folder on a local disk, or a postgresql:// ledger",
+            )
 
     def judge(self, error: BaseException) -> Verdict:
         """What an error of the driver means."""
@@ -138,7 +140,7 @@ class Sqlite:
         return LedgerUnreachable(f"the ledger {self.path} failed: {said} ({name})")
 
 
-def network_filesystem(folder: Path, mounts: Path = MOUNTS) -> str | None:
+def network_filesystem(folder: Path, mounts: Path) -> str | None:
     """The type of the network file system that `folder` lies on, or none if it is local.
 
     `mounts` is the kernel's table of mounts (proc(5)); where there is none, nothing is known.

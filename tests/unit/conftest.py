@@ -1,0 +1,25 @@
+"""Fixtures: databases of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from batchq.clock import random_hex
+from tests.postgres import create_database, drop_database, running_server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The address of the session's PostgreSQL."""
+    with running_server() as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """The address of an empty database."""
+    name = f"unit_{random_hex(32)}"
+    yield create_database(postgres_server, name)
+    drop_database(postgres_server, name)
