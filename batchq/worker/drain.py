@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 
 from batchq.clock import Clock
@@ -17,9 +18,10 @@ MARGIN_S = 2.0
 
 
 class Drain:
-    """Starts once, at the first notice; later ones change nothing. Thread-safe.
+    """Starts once, at the first notice that drains; later ones change nothing. Thread-safe.
 
-    `window`: seconds between a notice without a deadline and the end.
+    `window`: seconds between a notice without a deadline and the end. `recorded` holds
+    the notices that only told of a risk.
     """
 
     def __init__(self, clock: Clock, window: float | None = None) -> None:
@@ -29,18 +31,25 @@ class Drain:
         self._lock = threading.RLock()
         self._deadline = 0.0
         self._started = threading.Event()
+        self._ahead_s: float | None = None
         self.notice: Notice | None = None
+        self.recorded: queue.SimpleQueue[Notice] = queue.SimpleQueue()
 
     def begin(self, notice: Notice) -> bool:
-        """Take the notice; false if a drain had begun before."""
+        """Take the notice; false if it starts no drain, or one had begun before."""
+        if not notice.drains:
+            self.recorded.put(notice)
+            return False
         with self._lock:
             if self.notice is not None:
                 return False
             self.notice = notice
-            deadline = notice.deadline
-            self._deadline = (
-                self._clock.monotonic() + self._window if deadline is None else deadline
-            )
+            now = self._clock.monotonic()
+            if notice.deadline is None:
+                self._deadline = now + self._window
+            else:
+                self._deadline = notice.deadline
+                self._ahead_s = max(0.0, notice.deadline - now)
         self._started.set()
         return True
 
@@ -60,8 +69,10 @@ class Drain:
         return seconds < self.seconds_left()
 
     def reason(self) -> str:
-        """For the worker's row in the ledger."""
-        if self.notice is None:
+        """For the worker's row in the ledger; empty while no drain has begun."""
+        notice = self.notice
+        if notice is None:
             return ""
-        said = f"{self.notice.kind} {self.notice.action} by {self.notice.source}"
-        return f"{said} ({self.notice.detail})" if self.notice.detail else said
+        ahead = "" if self._ahead_s is None else f" notice, {self._ahead_s:.0f} s ahead,"
+        detail = f" ({notice.detail})" if notice.detail else ""
+        return f"{notice.kind} {notice.action}{ahead} by {notice.source}{detail}"

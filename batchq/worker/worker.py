@@ -18,7 +18,7 @@ from batchq.event import Events
 from batchq.inference.base import Processor
 from batchq.lease import ReleaseReason
 from batchq.ledger.base import Counts, Ledger, Run
-from batchq.notice.base import NoticeSource
+from batchq.notice.base import Notice, NoticeSource
 from batchq.source.base import Extractor, Reader
 from batchq.store.base import Store
 from batchq.worker.drain import Drain
@@ -77,13 +77,17 @@ def run_worker(
     events: Events,
     clock: Clock,
     notices: Sequence[NoticeSource] = (),
+    watching: Sequence[str] = (),
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> ExitCode:
     """Process `run` until nothing is left, a notice stops it, or something breaks.
 
+    `watching` says of `notices` what a person wants to know.
+
     Returns OK, DEAD_LETTERS, STOPPED or INTERRUPTED_TWICE. Raises DeviceLost (start
     another process), StoreUnusable, LedgerUnreachable or another BatchqError.
     """
+    drained = False
     drain = Drain(clock, settings.notice_window)
     for source in notices:
         source.watch(drain.begin)
@@ -91,7 +95,7 @@ def run_worker(
         counts = ledger.counts(run)
         if not settings.follow and _is_over(counts):
             return _nothing_to_do(counts, events)
-        about = _about(settings, notices)
+        about = _about(settings, watching)
         registration = Registration(ledger, run, _host(), settings.lease_ttl, about)
         registration.register()
         parts = Parts(
@@ -111,12 +115,14 @@ def run_worker(
             follow=settings.follow,
         )
         events.emit("started", worker=registration.name, run=run.name, **about)
-        return _Life(parts, settings, on_progress, counts).live()
+        code = _Life(parts, settings, on_progress, counts).live()
+        drained = drain.started
+        return code
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED_TWICE
     finally:
         for source in notices:
-            source.close()
+            source.close(drained=drained)
 
 
 class _Life:
@@ -179,9 +185,14 @@ class _Life:
     def _tick(self) -> None:
         """Called often from the main thread, never from a signal handler."""
         parts = self._parts
-        if parts.drain.started and not self._announced:
+        if parts.drain.notice is not None and not self._announced:
             self._announced = True
-            self._announce_notice()
+            log.warning("%s", parts.drain.reason())
+            self._announce(parts.drain.notice, parts.drain.seconds_left())
+        while not parts.drain.recorded.empty():
+            notice = parts.drain.recorded.get()
+            log.warning("%s %s by %s, recorded only", notice.kind, notice.action, notice.source)
+            self._announce(notice, None)
         now = parts.clock.monotonic()
         if now - self._reported_at >= PROGRESS_EVERY_S:
             self._reported_at = now
@@ -193,16 +204,14 @@ class _Life:
                 )
             )
 
-    def _announce_notice(self) -> None:
-        notice, left = self._parts.drain.notice, self._parts.drain.seconds_left()
-        assert notice is not None
-        log.warning("%s: stopping within %.0f s", self._parts.drain.reason(), left)
+    def _announce(self, notice: Notice, seconds_left: float | None) -> None:
         self._parts.events.emit(
             "notice",
             kind=notice.kind,
             action=notice.action,
             source=notice.source,
-            deadline_s=round(left, 1),
+            deadline_s=None if seconds_left is None else round(seconds_left, 1),
+            drains=notice.drains,
         )
 
     def _release_off_device(self) -> None:
@@ -266,13 +275,13 @@ def _host() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
-def _about(settings: WorkerSettings, notices: Sequence[NoticeSource]) -> Mapping[str, Any]:
+def _about(settings: WorkerSettings, watching: Sequence[str]) -> Mapping[str, Any]:
     """What a worker says of itself: kept on its row, shown by `status`."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "device": settings.device,
-        "notices": [source.name for source in notices] or ["none: lease expiry only"],
+        "notices": list(watching) or ["none: lease expiry only"],
         "python": platform.python_version(),
         "versions": _versions(),
     }

@@ -145,6 +145,16 @@ def test_a_notice_releases_what_has_not_begun_and_commits_what_has() -> None:
     assert quiet.outputs() == kit.outputs()
 
 
+def test_the_stop_reason_says_how_far_ahead_the_notice_came() -> None:
+    """Kept on the worker's row, with kind, action and source."""
+    kit = Kit.of(numbered(60))
+    kit.processor.before_batch = lambda texts: kit.notices.press(SystemClock().monotonic() + 118.4)
+    assert kit.work() == ExitCode.STOPPED
+    [worker] = [w for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER]
+    assert worker.stop_reason == "spot terminate notice, 118 s ahead, by button"
+    assert kit.notices.drained
+
+
 def test_a_drain_ends_by_its_deadline_though_the_device_hangs() -> None:
     """What cannot be finished in time is released, not kept."""
     kit = Kit.of(numbered(30))
@@ -339,3 +349,20 @@ def test_no_secret_and_no_nul_of_an_error_reaches_the_ledger() -> None:
     assert "hunter2" not in letter.error
     assert "\x00" not in letter.error
     assert len(letter.error.encode()) <= 2_000
+
+
+def test_a_risk_is_recorded_and_drains_nothing() -> None:
+    """A rebalance recommendation is an event; the run goes on to its end."""
+    kit = Kit.of(numbered(30))
+    warned: list[bool] = []
+
+    def warn_once(texts: object) -> None:
+        if not warned:
+            warned.append(True)
+            kit.notices.warn()
+
+    kit.processor.before_batch = warn_once
+    assert kit.work() == ExitCode.OK
+    assert kit.tallies.completed == 30
+    [notice] = kit.events_of("notice")
+    assert (notice["action"], notice["drains"]) == ("rebalance", False)

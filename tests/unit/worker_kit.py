@@ -171,6 +171,7 @@ class Button:
 
     def __init__(self) -> None:
         self._report: Callable[[Notice], object] = lambda notice: None
+        self.drained = False
 
     def describe(self) -> str:
         return "button: when pressed"
@@ -180,6 +181,9 @@ class Button:
 
     def press(self, deadline: float | None = None) -> None:
         self._report(Notice("spot", "terminate", deadline, self.name))
+
+    def warn(self) -> None:
+        self._report(Notice("rebalance", "rebalance", None, self.name, drains=False))
 
     def close(self, *, drained: bool = False) -> None:
         pass
