@@ -29,7 +29,7 @@ def seconds(value: object) -> float:
     """A duration in seconds: `90`, `1.5`, `"90s"`, `"2m"`, `"1h"`. Raises ValueError."""
     if isinstance(value, str) and (match := _PATTERN.fullmatch(value)):
         return float(match[1]) * _UNITS[match[2]]
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return float(value)
     raise ValueError(f"no duration such as 90s, 2m or 1h: {value!r}")
 

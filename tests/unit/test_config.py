@@ -138,7 +138,23 @@ def test_durations_are_written_as_people_write_them(text: object, value: float) 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "s", "-5s", "1h30m", "1e3", "ten", "٣s", "nan", float("nan"), True, None, [1]]
+    "text",
+    [
+        "",
+        "s",
+        "-5s",
+        "1h30m",
+        "1e3",
+        "ten",
+        "٣s",
+        "nan",
+        float("nan"),
+        float("inf"),
+        -1,
+        True,
+        None,
+        [1],
+    ],
 )
 def test_what_is_no_duration_is_refused(text: object) -> None:
     """Rather than guessed at."""
