@@ -68,7 +68,7 @@ def test_the_first_notice_sets_the_deadline_and_repeats_change_nothing() -> None
     clock.advance(100)
     assert drain.fits(17.0)
     assert not drain.fits(18.5)
-    assert drain.reason() == "spot terminate by ec2"
+    assert drain.reason() == "spot terminate notice, 120 s ahead, by ec2"
 
 
 @pytest.mark.parametrize(("window", "left"), [(30.0, 28.0), (4.0, 3.0)])

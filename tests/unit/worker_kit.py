@@ -186,7 +186,7 @@ class Button:
         self._report(Notice("rebalance", "rebalance", None, self.name, drains=False))
 
     def close(self, *, drained: bool = False) -> None:
-        pass
+        self.drained = drained
 
 
 class LossyLedger:
