@@ -29,7 +29,7 @@ from batchq.result import Result, Stored
 from tests.conformance.backends import Backend
 from tests.conformance.world import TTL, digest
 
-EXAMPLES = {"memory": 100, "sqlite": 25, "postgresql": 15}
+EXAMPLES = {"memory": 60, "sqlite": 25, "postgresql": 15}
 STEPS = 40
 
 # Small bounds, so that a short story reaches the end of every road.

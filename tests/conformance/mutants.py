@@ -1,0 +1,388 @@
+"""Ledgers with one guard taken out, and the test that must notice.
+
+A guard that nothing notices is either untested or not needed. A mutant is a way to
+take a guard out while the test runs; it fails by itself when there is nothing left that
+it could take out, so that it does not outlive what it mutates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+from batchq.ledger.base import State
+from batchq.ledger.contact import Contact
+from batchq.ledger.memory import MemoryLedger
+from batchq.ledger.rows import Row, Tables
+from batchq.ledger.sql import engine, enqueueing, holding, process
+from tests.conformance import test_ledger_claim as claims
+from tests.conformance import test_ledger_commit as commits
+from tests.conformance import test_ledger_enqueue as enqueues
+from tests.conformance import test_ledger_processes as processes
+from tests.conformance import test_ledger_races as races
+from tests.conformance import test_ledger_reap as reaps
+from tests.conformance import test_ledger_repeated as repeated
+from tests.conformance import test_ledger_returns as returns
+from tests.conformance import test_ledger_transactions as transactions
+from tests.conformance.world import World
+
+__all__ = ["MUTANTS", "Mutant"]
+
+Guardless = Callable[[World], AbstractContextManager[None]]
+
+ALL = ("memory", "sqlite", "postgresql")
+SQL = ("sqlite", "postgresql")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What is missing, where, and who notices.
+
+    A race needs several `tries` to be lost. `refusal` is what the ledger itself says, where
+    it is the one to notice; otherwise a test's assertion does.
+    """
+
+    name: str
+    backends: tuple[str, ...]
+    without: Guardless
+    caught_by: Callable[[World], object]
+    tries: int = 1
+    refusal: str = ""
+
+
+# -- ways to take something out ----------------------------------------------------------
+
+
+def replaced(owner: object, name: str, function: Any) -> Guardless:
+    """Another function in the place of `owner.name`."""
+
+    @contextmanager
+    def without(_: World) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, function)
+            yield
+
+    return without
+
+
+def reworded(**words: tuple[str, str]) -> Guardless:
+    """In every statement of a backend, the second text in the place of the first."""
+
+    @contextmanager
+    def without(world: World) -> Iterator[None]:
+        old, new = words[world.backend.name]
+        render = engine.Database.rendered
+        found = []
+
+        def rendered(database: engine.Database, statement: str) -> tuple[str, bool]:
+            if old in statement:
+                found.append(statement)
+            return render(database, statement.replace(old, new))
+
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(engine.Database, "rendered", rendered)
+                yield
+        finally:
+            if not found:
+                raise LookupError(f"no statement says {old!r} any more")
+
+    return without
+
+
+@contextmanager
+def unconstrained(world: World, **constraints: str) -> Iterator[None]:
+    """PostgreSQL's tables without the constraint that each name is given, as it was added."""
+    url = transactions.url_of(world)
+    names = {table: definition.split()[0] for table, definition in constraints.items()}
+    transactions.execute(
+        url, *(f"ALTER TABLE {t} DROP CONSTRAINT {name}" for t, name in names.items())
+    )
+    try:
+        yield
+    finally:
+        transactions.execute(
+            url,
+            *(f"DELETE FROM {table}" for table in constraints),
+            *(f"ALTER TABLE {t} ADD CONSTRAINT {how}" for t, how in constraints.items()),
+        )
+
+
+def each(**guardless: Guardless) -> Guardless:
+    """What is missing, said for each backend in its own way; `sql` stands for both."""
+
+    def without(world: World) -> AbstractContextManager[None]:
+        kind = world.backend.name
+        return guardless[kind if kind in guardless else "sql"](world)
+
+    return without
+
+
+# -- what replaces the guards ------------------------------------------------------------
+
+
+class AnyToken(dict[tuple[str, int], Any]):
+    """Leases that are found by their item alone."""
+
+    def pop(self, key: tuple[str, int], default: Any = None) -> Any:
+        for token, item in self:
+            if item == key[1]:
+                return super().pop((token, item))
+        return default
+
+
+def held_under_any_token(process: Any, item_ids: Any, held: Any = holding._held) -> AnyToken:
+    return AnyToken(held(process, item_ids))
+
+
+def forget_the_last_token(
+    ledger: MemoryLedger, worker: str, *arguments: Any, claim: Any = MemoryLedger.claim, **more: Any
+) -> Any:
+    ledger._tables.process(worker).last_token = ""
+    return claim(ledger, worker, *arguments, **more)
+
+
+def save_without_last_token(process: Any, save: Any = process.Process.save, **columns: Any) -> None:
+    columns.pop("last_token", None)
+    save(process, **columns)
+
+
+@contextmanager
+def without_replay(world: World) -> Iterator[None]:
+    statements = ("SET last_token = :token, ", "SET ")
+    with (
+        reworded(sqlite=statements, postgresql=statements)(world),
+        replaced(process.Process, "save", save_without_last_token)(world),
+    ):
+        yield
+
+
+def save_in_a_second_transaction(
+    process: Any, save: Any = process.Process.save, **columns: Any
+) -> None:
+    process.tx._cursor.execute("COMMIT")
+    process.tx.begin("BEGIN")
+    save(process, **columns)
+
+
+def begin_deferred(tx: engine.Transaction, statement: str) -> None:
+    tx._cursor.execute(statement.replace(" IMMEDIATE", ""))
+
+
+def begin_nothing(tx: engine.Transaction, statement: str) -> None:
+    """Every statement commits for itself."""
+
+
+def never(*_: Any, **__: Any) -> bool:
+    return False
+
+
+def always(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def nothing(*_: Any, **__: Any) -> int:
+    return 0
+
+
+def move_all_but_the_superseded(
+    tables: Tables, process: Any, row: Row, state: State, move: Any = Tables.move
+) -> None:
+    if state is not State.SUPERSEDED:
+        move(tables, process, row, state)
+
+
+def lose_alone(moves: Any, row: Any, *, alone: bool, lose: Any = process.Moves.lose) -> None:
+    lose(moves, row, alone=True)
+
+
+def lose_alone_in_memory(
+    tables: Tables, reaper: Any, row: Row, *, alone: bool, lose: Any = Tables.lose
+) -> None:
+    lose(tables, reaper, row, alone=True)
+
+
+def choose_as_if_alone(
+    tables: Tables, *arguments: Any, alone: bool, choose: Any = Tables.choose
+) -> Any:
+    return choose(tables, *arguments, alone=True)
+
+
+def breaks_off(prepare: Any) -> Callable[[World], object]:
+    return partial(transactions.test_a_verb_that_breaks_off_leaves_no_trace, prepare=prepare)
+
+
+MUTANTS = [
+    Mutant(
+        "commit takes any token",
+        ALL,
+        each(
+            memory=replaced(Row, "held_under", lambda row, token: row.state is State.LEASED),
+            sql=reworded(
+                sqlite=("AND id = ? AND token = ?", "AND id = ? AND ? IS NOT NULL"),
+                postgresql=("AND id = g.id AND token = g.token", "AND id = g.id"),
+            ),
+        ),
+        commits.test_a_commit_under_a_token_that_does_not_hold_is_fenced,
+    ),
+    Mutant(
+        "commit takes any token where some are not held",
+        SQL,
+        replaced(holding, "_held", held_under_any_token),
+        commits.test_good_and_fenced_results_of_one_call_are_told_apart,
+    ),
+    Mutant(
+        "fail takes any token",
+        SQL,
+        replaced(holding, "_held", held_under_any_token),
+        returns.test_a_failure_under_a_token_that_does_not_hold_is_fenced,
+    ),
+    Mutant(
+        "an item is not unique",
+        ("postgresql",),
+        partial(
+            unconstrained,
+            documents="pk_documents PRIMARY KEY (run_id, source_id)",
+            items="uq_items_run_id_source_id_source_version "
+            "UNIQUE (run_id, source_id, source_version)",
+        ),
+        races.test_concurrent_enqueues_of_the_same_items_make_one_of_each,
+        tries=20,
+    ),
+    Mutant(
+        "an item may have two results",
+        ("postgresql",),
+        partial(unconstrained, results="pk_results PRIMARY KEY (run_id, id)"),
+        transactions.test_the_schema_refuses_a_second_result_of_an_item,
+    ),
+    Mutant(
+        "a committed item stays leased",
+        SQL,
+        reworded(
+            sqlite=("DELETE FROM leased WHERE", "DELETE FROM leased WHERE false AND"),
+            postgresql=("DELETE FROM leased WHERE", "DELETE FROM leased WHERE false AND"),
+        ),
+        breaks_off(transactions.prepare_commit),
+    ),
+    Mutant(
+        "a commit is not recognised when it comes again",
+        ALL,
+        each(
+            memory=replaced(MemoryLedger, "_committed_before", never),
+            sql=reworded(
+                sqlite=(
+                    "token, sha256 FROM results WHERE",
+                    "token, sha256 FROM results WHERE 0 AND",
+                ),
+                postgresql=(
+                    "token, sha256 FROM results WHERE",
+                    "token, sha256 FROM results WHERE false AND",
+                ),
+            ),
+        ),
+        repeated.test_commit_repeated,
+    ),
+    Mutant(
+        "tallies are written in a transaction of their own",
+        SQL,
+        replaced(process.Process, "save", save_in_a_second_transaction),
+        breaks_off(transactions.prepare_release),
+    ),
+    Mutant(
+        "a verb is several transactions",
+        SQL,
+        replaced(engine.Transaction, "begin", begin_nothing),
+        breaks_off(transactions.prepare_fail),
+    ),
+    Mutant(
+        "a writer begins as a reader",
+        ("sqlite",),
+        replaced(engine.Transaction, "begin", begin_deferred),
+        transactions.test_a_verb_waits_for_its_turn_before_it_does_anything,
+    ),
+    Mutant(
+        "whoever comes may reap",
+        ALL,
+        replaced(Contact, "lasted", always),
+        reaps.test_a_new_client_reaps_nothing_for_a_ttl,
+    ),
+    Mutant(
+        "a suspended machine may reap",
+        ALL,
+        replaced(Contact, "lasted", always),
+        reaps.test_a_suspended_machine_reaps_nothing_for_a_ttl,
+    ),
+    Mutant(
+        "a claim is not recognised when it comes again",
+        ALL,
+        each(
+            memory=replaced(MemoryLedger, "claim", forget_the_last_token),
+            sql=without_replay,
+        ),
+        repeated.test_claim_repeated,
+    ),
+    Mutant(
+        "the cursor never wraps",
+        SQL,
+        reworded(
+            sqlite=("r.id <= :until ORDER", "r.id <= :until AND :until > 9999999 ORDER"),
+            postgresql=("LIMIT greatest(0, :limit - (SELECT count(*) FROM ahead))", "LIMIT 0"),
+        ),
+        transactions.test_items_that_come_to_light_behind_the_cursor_are_found,
+    ),
+    Mutant(
+        "changed bytes supersede nothing",
+        ALL,
+        each(
+            memory=replaced(Tables, "move", move_all_but_the_superseded),
+            sql=replaced(enqueueing._Intake, "_supersede", nothing),
+        ),
+        enqueues.test_changed_bytes_supersede_a_ready_item,
+    ),
+    Mutant(
+        "an enqueue does not lock the rows of its documents",
+        ("postgresql",),
+        reworded(postgresql=("ORDER BY source_id $for_update", "ORDER BY source_id")),
+        races.test_concurrent_enqueues_of_different_versions_leave_one_current,
+        tries=20,
+        refusal="in no state of the ledger",
+    ),
+    Mutant(
+        "the reaped may beat",
+        SQL,
+        reworded(
+            sqlite=("name = :worker AND state = 'live'", "name = :worker"),
+            postgresql=("name = :worker AND state = 'live'", "name = :worker"),
+        ),
+        reaps.test_a_reaped_worker_is_over,
+    ),
+    Mutant(
+        "every loss counts as a lone one",
+        ALL,
+        each(
+            memory=replaced(Tables, "lose", lose_alone_in_memory),
+            sql=replaced(process.Moves, "lose", lose_alone),
+        ),
+        reaps.test_losses_in_company_end_nothing,
+    ),
+    Mutant(
+        "the tallies of a stopped process are forgotten",
+        SQL,
+        reworded(
+            sqlite=("FROM workers AS w WHERE w.id", "FROM workers AS w WHERE false AND w.id"),
+            postgresql=("FROM workers AS w WHERE w.id", "FROM workers AS w WHERE false AND w.id"),
+        ),
+        processes.test_the_tallies_of_a_stopped_process_stay_in_the_run,
+    ),
+    Mutant(
+        "suspects go to workers that hold others",
+        ("memory",),
+        replaced(Tables, "choose", choose_as_if_alone),
+        claims.test_suspects_are_passed_over_where_the_worker_holds_something,
+    ),
+]
