@@ -42,8 +42,8 @@ def refuse(each: Found | Skipped) -> Rejection | None:
     """Why this cannot become an item, known without reading it; or none."""
     if isinstance(each, Skipped):
         return Rejection(each.source, each.reason)
-    # A character has up to four bytes.
-    if 4 * len(each.source_id) > MAX_SOURCE_ID and len(each.source_id.encode()) > MAX_SOURCE_ID:
+    # A character has up to four bytes, so that most need not be counted.
+    if len(each.source_id) > MAX_SOURCE_ID // 4 and len(each.source_id.encode()) > MAX_SOURCE_ID:
         return Rejection(each.source_id, f"its source id is longer than {MAX_SOURCE_ID:,} bytes")
     return None
 

@@ -68,13 +68,13 @@ class DirectorySource:
         exclude: Iterable[str] = (),
         avoid: Iterable[str | os.PathLike[str]] = (),
     ) -> None:
-        include = tuple(include)
+        include, exclude = tuple(include), tuple(exclude)
         given = os.fsencode(path)
         self._file = None if _is_folder(given) else given
         folder = given if self._file is None else os.path.dirname(given) or b"."
         self._path = os.path.realpath(folder)
         self._name = _root_name(folder) if prefix is None else checked_prefix(prefix)
-        self._all_wanted = not include
+        self._all_wanted, self._none_excluded = not include, not exclude
         self._included = matcher(include, hidden=False)
         self._excluded = matcher(exclude, hidden=True)
         self._enters_hidden = any("/." in f"/{pattern}" for pattern in include)
@@ -111,25 +111,23 @@ class DirectorySource:
         base = os.path.join(folder.path, b"")
         base_id, base_locator = f"{folder.source_id}/", to_locator(base)
         for name, shown, twin in _in_order(names):
-            if not self._wants(folder, shown):
+            path = base + name
+            if not self._wants(folder, shown) or path in self._avoid:
                 continue
             source_id = base_id + shown
-            path = base + name
             try:
                 status = os.lstat(path)
             except OSError as error:
                 yield Skipped(source_id, _reason(error))
                 continue
-            if self._avoid and path in self._avoid:
-                continue
             if twin:
                 yield Skipped(source_id, _TWIN.format("document"))
             elif stat.S_ISREG(status.st_mode):
                 yield Found(source_id, base_locator + quoted(name), status.st_size)
-            elif stat.S_ISLNK(status.st_mode):
-                yield self._follow(path, source_id)
-            else:
+            elif not stat.S_ISLNK(status.st_mode):
                 yield Skipped(source_id, f"{_kind(status.st_mode)}, no regular file")
+            elif (followed := self._follow(path, source_id)) is not None:
+                yield followed
 
     def _list_folders(
         self, folder: _Folder, names: Sequence[bytes], below: MutableSequence[_Folder]
@@ -152,9 +150,9 @@ class DirectorySource:
     def _wants(self, folder: _Folder, shown: str) -> bool:
         if not ((folder.taken and shown[0] != ".") or self._included(folder.below + shown)):
             return False
-        return not self._excluded(folder.below + shown)
+        return self._none_excluded or not self._excluded(folder.below + shown)
 
-    def _follow(self, link: bytes, source_id: str) -> Found | Skipped:
+    def _follow(self, link: bytes, source_id: str) -> Found | Skipped | None:
         """A link stands for the file it leads to, if that is below the root."""
         try:
             target = os.path.realpath(link, strict=True)
@@ -162,7 +160,7 @@ class DirectorySource:
             return Skipped(source_id, f"link not followed: {_reason(error)}")
         if not target.startswith(os.path.join(self._path, b"")):
             return Skipped(source_id, "link not followed: it leads outside the folder enqueued")
-        return _linked(target, source_id)
+        return None if target in self._avoid else _linked(target, source_id)
 
 
 def _either(matches: Callable[[str], bool], folder: str) -> bool:
