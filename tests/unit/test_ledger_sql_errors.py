@@ -94,19 +94,19 @@ def test_a_damaged_page_is_no_lost_contact(path: Path) -> None:
     assert caught.value.exit_code is ExitCode.ERROR
 
 
-def test_a_full_disk_is_named(path: Path) -> None:
+def test_a_full_disk_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that was acknowledged is lost, and the message says so."""
     ledger, _ = opened(f"sqlite:///{path}")
-    connect = ledger._database.driver.connect
-
-    def connect_to_a_small_disk() -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect()
-        connection.execute("PRAGMA max_page_count = 1")
-        return connection
-
     ledger.close()
+
+    class SmallDisk(sqlite.Sqlite):
+        def connect(self) -> sqlite3.Connection:
+            connection = super().connect()
+            connection.execute("PRAGMA max_page_count = 1")
+            return connection
+
+    monkeypatch.setattr("batchq.ledger.sql.ledger.Sqlite", SmallDisk)
     small = SqlLedger(f"sqlite:///{path}", patience=0.3)
-    small._database._engine.pool._creator = connect_to_a_small_disk
     with pytest.raises(LedgerUnreachable, match="no space is left") as caught:
         small.create_run("other", "stats-1", {"padding": "x" * 100_000}, "item")
     assert "free some space" in (caught.value.hint or "")
@@ -281,7 +281,7 @@ def test_an_unknown_role_is_access_denied(postgres_url: str) -> None:
 def test_a_missing_database_is_a_missing_ledger(postgres_url: str) -> None:
     """With what to create first."""
     url = postgres_url.replace("/unit_", "/absent_")
-    with pytest.raises(LedgerNotInitialised, match="database absent_.* does not exist") as caught:
+    with pytest.raises(LedgerNotInitialised, match=r"database absent_.* does not exist") as caught:
         SqlLedger(url, patience=30).check()
     assert "create the database" in (caught.value.hint or "")
 

@@ -205,7 +205,7 @@ def stop(tx: Transaction, policy: Policy, worker: str, reason: str) -> None:
         moves.release(Row(*row), ReleaseReason.DRAIN, others_committed=False)
     moves.save()
     process.save(state=WorkerState.STOPPED.value, stop_reason=reason, stopped_at=process.now)
-    settle(tx, process.id)
+    settle(tx, process.run, process.id)
 
 
 @dataclass(frozen=True, slots=True)

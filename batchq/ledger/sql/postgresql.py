@@ -40,6 +40,7 @@ _SETTINGS = {
     # A hot statement has one right plan, by index and row by row. Statistics of tables
     # whose rows all come and go mislead the planner into any other, so it gets no choice.
     "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "plan_cache_mode": "force_generic_plan",

@@ -102,9 +102,9 @@ class Process:
         self.tally.clear()
 
 
-def settle(tx: Transaction, worker: int) -> None:
-    """Fold the tallies of a process that has ended into its run's, where `counts` reads them."""
-    tx.run(sql.FOLD_INTO_RUN, worker=worker)
+def settle(tx: Transaction, run: int, worker: int) -> None:
+    """Fold the tallies of a process that has ended into its run's."""
+    tx.run(sql.FOLD_INTO_RUN, run=run, worker=worker)
     tx.run(sql.SETTLE, worker=worker)
 
 

@@ -33,7 +33,7 @@ def reap(process: Process, policy: Policy, contact: Contact, limit: int) -> Reap
     moves.save()
     process.save()
     for worker in emptied:
-        settle(process.tx, worker)
+        settle(process.tx, process.run, worker)
     return Reaped(names, len(moves.delayed), len(moves.buried))
 
 

@@ -81,7 +81,7 @@ COMMITTED_BY = "SELECT id, committed FROM workers WHERE id $in_ids"
 
 FOLD_INTO_RUN = f"""
 UPDATE runs SET {", ".join(f"{n} = runs.{n} + w.{n}" for n in TALLY_NAMES)}
-FROM workers AS w WHERE w.id = :worker AND runs.id = w.run_id
+FROM workers AS w WHERE w.id = :worker AND runs.id = :run
 """
 
 SETTLE = f"""
@@ -288,8 +288,9 @@ WHERE d.run_id = :run AND d.source_id = :source_id
 
 _RESULTS = """
 SELECT r.id, i.source_id, i.source_version, i.size, r.object_key, r.byte_offset,
-  r.byte_length, r.sha256, r.attempt, r.generation, r.empty, r.adopted, w.name, r.committed_at
-FROM results AS r JOIN items AS i ON i.id = r.id JOIN workers AS w ON w.id = r.worker_id
+  r.byte_length, r.sha256, r.attempt, r.generation, r.empty, r.adopted,
+  (SELECT w.name FROM workers AS w WHERE w.id = r.worker_id) AS name, r.committed_at
+FROM results AS r JOIN items AS i ON i.id = r.id
 """
 
 RESULTS = f"{_RESULTS} WHERE r.run_id = :run AND r.id > :after ORDER BY r.id LIMIT :limit"
