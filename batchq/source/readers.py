@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from batchq.errors import UsageError
 from batchq.source.base import Reader
 from batchq.source.local import LocalReader
 from batchq.source.ranges import BlockCache, LocalRanges, Ranges
@@ -44,9 +45,14 @@ class AnyReader:
         return self._of_s3() if locator.startswith("s3:") else self._local
 
     def _of_s3(self) -> S3Reader:
-        from batchq.source.s3 import S3Reader
-
         with self._making:
             if self._s3 is None:
+                try:
+                    from batchq.source.s3 import S3Reader
+                except ImportError:
+                    raise UsageError(
+                        "documents in S3 need the library boto3",
+                        hint="pip install 'batchq[aws]'",
+                    ) from None
                 self._s3 = S3Reader()
             return self._s3

@@ -14,7 +14,6 @@ listed with all of them, since no other listing names an id.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +29,14 @@ from batchq.errors import AccessDenied, BatchqError, DocumentError, UsageError
 from batchq.redact import redact
 from batchq.source.base import Found, Skipped, SourceUnavailable
 from batchq.source.names import checked_prefix
-from batchq.source.s3_names import Filter, from_s3_locator, split_url, to_s3_locator
+from batchq.source.s3_names import (
+    Filter,
+    etag_of,
+    from_s3_locator,
+    split_url,
+    to_s3_locator,
+    whole_sha256,
+)
 from batchq.source.s3_refusals import Refused, changed
 
 __all__ = ["S3Ranges", "S3Reader", "S3Source"]
@@ -68,8 +74,9 @@ class S3Source:
 
     A source id is `s3://bucket/key`, or `prefix` and the path below the folder. `include`
     and `exclude` are patterns (see `globs`) for paths below the folder; names that begin
-    with a dot are passed over, as in folders of this machine. `list` raises UsageError if
-    there is nothing at all, AccessDenied, and SourceUnavailable.
+    with a dot are passed over, as in folders of this machine. `avoid` names addresses below
+    which nothing is taken: batchq's own results. `list` raises UsageError if there is
+    nothing at all, AccessDenied, and SourceUnavailable.
     """
 
     def __init__(
@@ -79,8 +86,11 @@ class S3Source:
         prefix: str | None = None,
         include: Iterable[str] = (),
         exclude: Iterable[str] = (),
+        avoid: Iterable[str] = (),
     ) -> None:
         self._bucket, self._path, self._only_below = split_url(url)
+        own = [split_url(each)[:2] for each in avoid if each.startswith("s3://")]
+        self._avoid = tuple(path and f"{path}/" for bucket, path in own if bucket == self._bucket)
         self._prefix = None if prefix is None else checked_prefix(prefix)
         self._wants = Filter(include, exclude)
         self._client = _Client()
@@ -101,7 +111,9 @@ class S3Source:
             key = row["Key"]
             below = key[len(self._path) + 1 :] if self._path else key
             # A key that ends in a slash is how consoles show an empty folder.
-            if below and not below.endswith("/") and self._wants(below):
+            if not below or below.endswith("/") or key.startswith(self._avoid):
+                continue
+            if self._wants(below):
                 yield from self._found(row, self._path)
         if not found_any:
             raise UsageError(
@@ -120,7 +132,7 @@ class S3Source:
             return
         # What was there before a bucket kept versions is called "null", and may be replaced.
         pinned = None if version in (None, "null") else version
-        known = f"version:{pinned}" if pinned else f"etag:{_etag(row)}"
+        known = f"version:{pinned}" if pinned else f"etag:{etag_of(row)}"
         has_digest = "SHA256" in row.get("ChecksumAlgorithm", ()) and (
             row.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT"
         )
@@ -195,12 +207,12 @@ class S3Reader:
         """
         found = self._head(locator)
         version = from_s3_locator(locator)[2]
-        if (digest := _whole_sha256(found)) is not None:
+        if (digest := whole_sha256(found)) is not None:
             known = f"sha256:{digest}"
         elif version is not None:
             known = f"version:{version}"
         else:
-            known = f"etag:{_etag(found)}"
+            known = f"etag:{etag_of(found)}"
         return known, int(found["ContentLength"])
 
     def read(self, locator: str, source_version: str, limit: int) -> bytes:
@@ -384,15 +396,3 @@ def _place(locator: str) -> dict[str, str]:
     bucket, key, version = from_s3_locator(locator)
     pinned = {} if version is None else {"VersionId": version}
     return {"Bucket": bucket, "Key": key, **pinned}
-
-
-def _etag(found: Mapping[str, Any]) -> str:
-    return str(found["ETag"]).strip('"')
-
-
-def _whole_sha256(found: Mapping[str, Any]) -> str | None:
-    """The store's SHA-256 of the whole object in hex, if that is what it keeps."""
-    checksum = found.get("ChecksumSHA256", "-")
-    if "-" in checksum or found.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
-        return None
-    return base64.b64decode(checksum).hex()

@@ -1,17 +1,26 @@
-"""Names in S3: of a SOURCE, of a document, and which of them are wanted."""
+"""Names in S3: of a SOURCE, of a document and of its versions, and which are wanted."""
 
 from __future__ import annotations
 
+import base64
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
+from typing import Any
 from urllib.parse import quote, unquote
 
 from batchq.errors import DocumentError, UsageError
 from batchq.redact import redact
 from batchq.source.globs import matcher
 
-__all__ = ["Filter", "from_s3_locator", "split_url", "to_s3_locator"]
+__all__ = [
+    "Filter",
+    "etag_of",
+    "from_s3_locator",
+    "split_url",
+    "to_s3_locator",
+    "whole_sha256",
+]
 
 _SCHEME = "s3://"
 
@@ -42,6 +51,19 @@ def from_s3_locator(locator: str) -> tuple[str, str, str | None]:
         raise DocumentError("source_unreadable", f"not in S3: {locator}", final=True)
     version = query.removeprefix("versionId=") if query else None
     return bucket, unquote(key), None if version is None else unquote(version)
+
+
+def etag_of(found: Mapping[str, Any]) -> str:
+    """The ETag of an answer or of a row of a listing, without its quotes."""
+    return str(found["ETag"]).strip('"')
+
+
+def whole_sha256(found: Mapping[str, Any]) -> str | None:
+    """The store's SHA-256 of the whole object in hex, if that is what it keeps."""
+    checksum = found.get("ChecksumSHA256", "-")
+    if "-" in checksum or found.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
+        return None
+    return base64.b64decode(checksum).hex()
 
 
 class Filter:

@@ -138,6 +138,26 @@ def test_keys_of_every_kind_are_listed_and_read_again(start: Callable[..., Stric
         assert each.source_id == f"s3://{BUCKET}/docs/{data.decode()}"
 
 
+@pytest.mark.parametrize(
+    ("avoid", "expected"),
+    [
+        (["s3://bucket/docs/results"], ["docs/a.md", "docs/results-of-others/c.md"]),
+        (["s3://other/docs/results", "batchq-data/results"], None),
+        (["s3://bucket"], []),
+    ],
+)
+def test_results_are_no_documents(
+    start: Callable[..., StrictS3], avoid: list[str], expected: list[str] | None
+) -> None:
+    """Where they lie below a folder that is enqueued, they are passed over."""
+    server = start()
+    keys = ["docs/a.md", "docs/results-of-others/c.md", "docs/results/run-1/b.json"]
+    for key in keys:
+        lay(server, key)
+    found = names(f"s3://{BUCKET}/docs", avoid=avoid)
+    assert [f"s3://{BUCKET}/{key}" for key in (keys if expected is None else expected)] == found
+
+
 @pytest.mark.parametrize("version", [None, "v1", "a/b+c?d=e#f"])
 def test_a_locator_is_read_back_as_it_was_written(version: str | None) -> None:
     """Bucket, key and version."""
