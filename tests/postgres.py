@@ -6,6 +6,7 @@ its own, and under any other user.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -55,6 +56,8 @@ def running_server() -> Iterator[str]:
         _holders.pop()
         if not _holders:
             server.cleanup()
+        # It would clean up once more at exit, and create its lock's folder for that.
+        atexit.unregister(server._cleanup)
         if not server.pgdata.exists():
             shutil.rmtree(home, ignore_errors=True)
 

@@ -1,8 +1,9 @@
 """The ledger: what every backend promises.
 
 An item is in exactly one state: ready, delayed, leased, completed, dead-lettered or
-superseded. Each verb is one transaction and may be repeated with the same arguments
-when its answer was lost; a verb that gets no answer raises `LedgerUnreachable`.
+superseded. Each verb is one transaction, or a few that are each complete in themselves
+(`commit` with fenced results, `retry` of a large run), and may be repeated with the same
+arguments when its answer was lost; a verb that gets no answer raises `LedgerUnreachable`.
 `ledger.memory` is the reference: where this text leaves a question open, its
 behaviour is the answer, and `tests/conformance/` asks every backend the same.
 

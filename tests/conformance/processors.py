@@ -17,7 +17,8 @@ __all__ = ["PROCESSORS", "document", "loaded", "outputs"]
 PROCESSORS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "stats": ("stats", {}),
     "embed packed": ("embed", {}),
-    "embed fixed": ("embed", {"batching": "fixed"}),
+    # Small steps, since dummy rows cost as much as real ones.
+    "embed fixed": ("embed", {"batching": "fixed", "step_tokens": 512}),
     "user's own": ("tests.conformance.example_processor:Letters", {}),
 }
 """By name: a kind and its parameters."""

@@ -295,6 +295,29 @@ def test_a_verb_waits_for_its_turn_before_it_does_anything(world: World) -> None
     hasty.close()
 
 
+@SQLITE
+def test_a_ledger_that_did_not_answer_reaps_nothing_for_a_ttl(world: World) -> None:
+    """What kept this client out may have kept the others out as well."""
+    world.worker("victim")
+    client = SqlLedger(url_of(world), clock=world.clock, ledger_clock=world.clock, patience=0.02)
+    client.register(world.run, "reaper", TTL, Role.OPERATOR, {})
+    for _ in range(5):
+        world.clock.advance(TTL / 4)
+        assert client.beat("reaper", TTL)
+    with closing(sqlite3.connect(url_of(world).removeprefix("sqlite:///"))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerUnreachable):
+            client.commit("reaper", [])
+        other.rollback()
+    assert client.reap("reaper", 10).workers == ()
+    for _ in range(3):
+        world.clock.advance(TTL / 4)
+        assert client.reap("reaper", 10).workers == ()
+    world.clock.advance(TTL / 4)
+    assert client.reap("reaper", 10).workers == ("victim",)
+    client.close()
+
+
 @SQL
 def test_items_that_come_to_light_behind_the_cursor_are_found(world: World) -> None:
     """Of two enqueues at once, the one with the lower ids may commit later."""

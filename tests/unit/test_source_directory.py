@@ -315,6 +315,14 @@ def test_hidden_names_are_listed_where_a_pattern_names_the_dot(docs: Path) -> No
     assert found(DirectorySource(docs, include=[".*.md"])) == ["docs/.hidden.md"]
 
 
+def test_a_hidden_folder_is_not_even_opened(anyones: Path) -> None:
+    """Whatever is to be included, unless it names a dot."""
+    write(anyones, "docs/.closed/a.md", "docs/b.md")
+    os.chmod(anyones / "docs/.closed", 0o000)
+    with without_privileges():
+        assert ["docs/b.md"] == found(DirectorySource(anyones / "docs", include=["*.md"]))
+
+
 def test_a_hidden_source_is_listed(docs: Path) -> None:
     """Who names it means it."""
     write(docs, ".notes/a.md")
