@@ -117,16 +117,23 @@ def open_extractor() -> Iterator[Extractor]:
         extractor.close()
 
 
-def open_notices(config: Config) -> list[NoticeSource]:
-    """What warns a worker of its end. Raises UsageError for a platform not built in."""
-    from batchq.notice.signals import SignalSource
+def open_notices(config: Config, clock: Clock) -> tuple[list[NoticeSource], list[str]]:
+    """What warns a worker of its end, and a line about each for people.
 
-    if config.notice not in ("auto", "none"):
-        raise UsageError(
-            f"no notices of {config.notice} in this build",
-            hint="--notice auto watches for SIGTERM and SIGINT; so does none",
-        )
-    return [SignalSource()]
+    Raises UsageError for what cannot be watched here.
+    """
+    from batchq.notice.detect import build_sources, describe_sources
+
+    sources = build_sources(
+        config.notice,
+        clock=clock,
+        interval=config.notice_interval,
+        window=config.notice_window,
+        queue_url=config.notice_queue,
+        azure_endpoint=config.azure_metadata_endpoint,
+        rebalance=config.drain_on_rebalance,
+    )
+    return sources, describe_sources(sources)
 
 
 def full_manifest(processor: Processor) -> dict[str, Any]:

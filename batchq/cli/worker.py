@@ -46,7 +46,9 @@ def worker(
     ] = None,
     notice: Annotated[
         str | None,
-        typer.Option("--notice", metavar="SOURCES", help="auto or none. Default: auto."),
+        typer.Option(
+            "--notice", metavar="SOURCES", help="auto, none, or ec2,sqs,gcp,azure. Default: auto."
+        ),
     ] = None,
     run: RunName = None,
     ledger: LedgerUrl = None,
@@ -95,7 +97,7 @@ def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
     check_store(session.store, run)
     session.store.probe()
     processor = wiring.run_processor(run, session.loaded)
-    notices = wiring.open_notices(config)
+    notices, watching = wiring.open_notices(config, session.clock)
     settings = WorkerSettings(
         lease_ttl=config.lease_ttl,
         claim=config.claim,
@@ -104,6 +106,7 @@ def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
         follow=follow,
         stall_timeout=config.stall_timeout,
         notice_window=config.notice_window,
+        expected_uptime=config.expected_uptime,
     )
     note(f"run {run.name}: {run.processing_version}, results in {session.store.url}")
     with progress("worker", "items") as update, wiring.open_extractor() as extractor:
@@ -112,7 +115,8 @@ def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
             tallies = now.counts.tallies
             update(tallies.completed + tallies.dead_lettered, tallies.total)
 
-        events: Events = JsonEvents(sys.stdout, session.clock) if json else _Unusual()
+        unusual = _Unusual()
+        events: Events = JsonEvents(sys.stdout, session.clock) if json else unusual
         code = run_worker(
             ledger=session.ledger,
             run=run,
@@ -124,9 +128,11 @@ def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
             events=events,
             clock=session.clock,
             notices=notices,
+            watching=watching,
             on_progress=show,
         )
-    note(_farewell(session, code))
+    if unusual.started:
+        note(_farewell(session, code))
     return code
 
 
@@ -150,7 +156,9 @@ class _Unusual:
         from batchq.event import LogEvents
 
         self._emit: Callable[..., None] = LogEvents().emit
+        self.started = False
 
     def emit(self, kind: str, /, **data: Any) -> None:
+        self.started = self.started or kind == "started"
         if kind not in TOLD_BY_THE_BAR:
             self._emit(kind, **data)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from batchq.config.file import DEFAULT_FILE, Given, read_file
-from batchq.config.kinds import Kind, count, duration, or_word, seconds, text
+from batchq.config.kinds import Kind, count, duration, or_word, seconds, switch, text
 from batchq.errors import UsageError
 from batchq.redact import HIDDEN, is_secret_name, redact
 
@@ -105,6 +105,33 @@ class Config:
         None,
         or_word("auto", duration(0.5, 3600)),
         "Time assumed between a notice that names no deadline and the end.",
+    )
+    notice_interval: float | None = _setting(
+        None,
+        or_word("auto", duration(0.5, 300)),
+        "How often a platform's metadata is asked; auto is each platform's own.",
+    )
+    notice_queue: str | None = _setting(
+        None,
+        text("the URL of an SQS queue", r"https?://\S+"),
+        "The SQS queue that EventBridge puts this account's spot notices into.",
+        unset="none",
+    )
+    azure_metadata_endpoint: str | None = _setting(
+        None,
+        text("an address such as http://169.254.169.254", r"https?://\S+"),
+        "Where Azure's instance metadata answers, if not at its usual address.",
+        unset="the usual address",
+    )
+    drain_on_rebalance: bool = _setting(
+        False,
+        switch(),
+        "Whether EC2's recommendation to rebalance stops a worker.",
+    )
+    expected_uptime: float = _setting(
+        5 * 3600.0,
+        duration(60, 30 * 86400),
+        "Mean time to an interruption; the rarer they are, the seldomer results are flushed.",
     )
     max_failures: int = _setting(3, count(1), "Charged failures after which an item is given up.")
     max_losses: int = _setting(

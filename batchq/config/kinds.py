@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["Kind", "count", "duration", "or_word", "seconds", "text"]
+__all__ = ["Kind", "count", "duration", "or_word", "seconds", "switch", "text"]
 
 N = TypeVar("N", int, float)
 
@@ -57,6 +57,19 @@ def text(expected: str, pattern: str) -> Kind:
         return value
 
     return Kind(expected, parse)
+
+
+def switch() -> Kind:
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+    def parse(value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        if not isinstance(value, str) or value.lower() not in words:
+            raise ValueError
+        return words[value.lower()]
+
+    return Kind("true or false", parse)
 
 
 def or_word(word: str, kind: Kind) -> Kind:

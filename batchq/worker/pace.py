@@ -7,7 +7,7 @@ import threading
 
 from batchq.ledger.base import Counts
 
-__all__ = ["Pace", "young_interval"]
+__all__ = ["EXPECTED_UPTIME_S", "Pace", "young_interval"]
 
 EXPECTED_UPTIME_S = 5 * 3600.0
 """Assumed mean time to an interruption: a few hours, as spot capacity shows."""

@@ -23,7 +23,7 @@ from batchq.source.base import Extractor, Reader
 from batchq.store.base import Store
 from batchq.worker.drain import Drain
 from batchq.worker.heartbeat import Heartbeat, Registration
-from batchq.worker.pace import Pace
+from batchq.worker.pace import EXPECTED_UPTIME_S, Pace
 from batchq.worker.parts import Parts
 from batchq.worker.pipeline import Pipeline
 from batchq.worker.settle import for_the_ledger
@@ -44,7 +44,7 @@ class WorkerSettings:
     """What a person may set. Times in seconds; none means measured or the default.
 
     `claim`: items a claim; `flush_items`: results a commit; `notice_window`: from a
-    notice without a deadline to the end.
+    notice without a deadline to the end; `expected_uptime`: mean time to an interruption.
     """
 
     lease_ttl: float = 60.0
@@ -54,6 +54,7 @@ class WorkerSettings:
     follow: bool = False
     stall_timeout: float = 600.0
     notice_window: float | None = None
+    expected_uptime: float = EXPECTED_UPTIME_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,11 @@ def run_worker(
             events=events,
             clock=clock,
             drain=drain,
-            pace=Pace(claim=settings.claim, flush_items=settings.flush_items),
+            pace=Pace(
+                claim=settings.claim,
+                flush_items=settings.flush_items,
+                expected_uptime_s=settings.expected_uptime,
+            ),
             device=settings.device,
             provenance={"device": settings.device, "versions": about["versions"]},
             follow=settings.follow,
