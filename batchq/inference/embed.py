@@ -233,6 +233,8 @@ class Embed:
         any one document (MemoryError, FloatingPointError), so that the caller can
         try them one by one. Raises DeviceLost if the device is of no use any more.
         """
+        if not batch:
+            return []
         if self._model is None:
             raise BatchqError("infer before load", hint="call load(device) first")
         import numpy

@@ -58,6 +58,8 @@ class Tokenizer:
         return list(probe.ids[: real[0]]), list(probe.ids[real[-1] + 1 :])
 
     def _encode(self, text: str) -> list[int]:
+        # The library takes a lone surrogate for a wrong type; this says what it is.
+        text.encode()
         # The batch call, unlike the single one, lets other threads run meanwhile.
         (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
