@@ -22,9 +22,10 @@ from batchq.inference.device import (
 )
 from batchq.inference.digests import file_digests
 from batchq.inference.embedding_model import EmbeddingModel, read_embedding_model
+from batchq.inference.model_files import shaping_files
 from batchq.inference.tokens import Row, Tokenizer
 from batchq.inference.vectors import pool, shortest_floats
-from batchq.inference.weights import ModelFolder, find_model, shaping_files
+from batchq.inference.weights import ModelFolder, find_model
 from batchq.inference.windows import windows
 
 __all__ = ["DEFAULT_MODEL", "Embed"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from batchq.errors import BatchqError, UsageError
-from batchq.inference.weights import checkpoint_dtype, read_json
+from batchq.inference.model_files import checkpoint_dtype, read_json
 
 __all__ = ["POOLINGS", "EmbeddingModel", "read_embedding_model"]
 

@@ -17,8 +17,9 @@ import pytest
 from batchq.errors import BatchqError, DeviceLost, DocumentError, UsageError
 from batchq.inference.base import Prepared
 from batchq.inference.embed import Embed
+from batchq.inference.model_files import read_json
 from batchq.inference.tokens import Tokenizer
-from batchq.inference.weights import find_model, read_json
+from batchq.inference.weights import find_model
 from tests.conformance.processors import document, loaded, outputs
 
 torch = pytest.importorskip("torch")

@@ -13,7 +13,8 @@ import pytest
 from batchq.clock import ManualClock
 from batchq.errors import BatchqError, UsageError
 from batchq.inference.digests import file_digests
-from batchq.inference.weights import checkpoint_dtype, find_model, read_json, shaping_files
+from batchq.inference.model_files import checkpoint_dtype, read_json, shaping_files
+from batchq.inference.weights import find_model
 from batchq.result import sha256_hex
 from tests.unit.model_folders import safetensors, write_model
 
