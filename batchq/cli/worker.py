@@ -109,6 +109,7 @@ def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
         expected_uptime=config.expected_uptime,
     )
     note(f"run {run.name}: {run.processing_version}, results in {session.store.url}")
+    note(f"notices: {'; '.join(watching)}")
     with progress("worker", "items") as update, wiring.open_extractor() as extractor:
 
         def show(now: Progress) -> None:
