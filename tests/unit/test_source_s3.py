@@ -132,9 +132,10 @@ def test_keys_of_every_kind_are_listed_and_read_again(start: Callable[..., Stric
         lay(server, f"docs/{key}", key.encode())
     found = [each for each in S3Source(f"s3://{BUCKET}/docs").list() if isinstance(each, Found)]
     assert sorted(f"s3://{BUCKET}/docs/{key}" for key in keys) == [f.source_id for f in found]
+    reader = AnyReader()
     for each in found:
         assert each.source_version is not None
-        data = AnyReader().read(each.locator, each.source_version, ENOUGH)
+        data = reader.read(each.locator, each.source_version, ENOUGH)
         assert each.source_id == f"s3://{BUCKET}/docs/{data.decode()}"
 
 
@@ -246,9 +247,10 @@ def test_old_versions_and_deleted_objects_are_not_listed(start: Callable[..., St
     server.state.delete(BUCKET, "docs/b.md")
     found = [each for each in S3Source(f"s3://{BUCKET}/docs").list() if isinstance(each, Found)]
     assert [f"s3://{BUCKET}/docs/{name}.md" for name in "ac"] == [f.source_id for f in found]
+    reader = S3Reader()
     for each in found:
         assert each.source_version is not None
-        assert S3Reader().read(each.locator, each.source_version, ENOUGH).endswith(b"4")
+        assert reader.read(each.locator, each.source_version, ENOUGH).endswith(b"4")
 
 
 def test_an_object_from_before_the_bucket_kept_versions_is_not_pinned(
@@ -306,7 +308,7 @@ def test_a_digest_of_parts_is_no_digest_of_the_document(start: Callable[..., Str
 def test_moto_lists_and_reads_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another server, with and without versions."""
     moto_bucket(monkeypatch)
-    s3 = boto3.session.Session().client("s3")
+    s3, reader = boto3.session.Session().client("s3"), S3Reader()
     for versions in (False, True):
         if versions:
             s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
@@ -318,7 +320,7 @@ def test_moto_lists_and_reads_alike(monkeypatch: pytest.MonkeyPatch) -> None:
             assert isinstance(each, Found)
             assert each.source_version is not None
             assert each.source_version.startswith("version:" if versions else "etag:")
-            assert S3Reader().read(each.locator, each.source_version, ENOUGH) == b"text"
+            assert reader.read(each.locator, each.source_version, ENOUGH) == b"text"
 
 
 # -- reading again ---------------------------------------------------------------
@@ -337,16 +339,16 @@ def test_a_document_that_changed_is_never_read_for_the_old_one(
     """By the store's condition, or by the bytes' digest."""
     server = start()
     lay(server, "docs/a.md", b"first", digest=digest)
-    found = listed()
-    version = found.source_version or S3Reader().fingerprint(found.locator)[0]
-    assert S3Reader().read(found.locator, version, ENOUGH) == b"first"
+    found, reader = listed(), S3Reader()
+    version = found.source_version or reader.fingerprint(found.locator)[0]
+    assert reader.read(found.locator, version, ENOUGH) == b"first"
     lay(server, "docs/a.md", b"other", digest=digest)
-    assert cause(lambda: S3Reader().read(found.locator, version, ENOUGH)) == (
+    assert cause(lambda: reader.read(found.locator, version, ENOUGH)) == (
         "source_changed",
         True,
     )
     server.state.delete(BUCKET, "docs/a.md")
-    assert cause(lambda: S3Reader().read(found.locator, version, ENOUGH)) == (
+    assert cause(lambda: reader.read(found.locator, version, ENOUGH)) == (
         "source_missing",
         True,
     )
