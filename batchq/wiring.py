@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "creates_ledger",
     "full_manifest",
+    "new_layout",
     "new_processor",
     "open_extractor",
     "open_ledger",
@@ -67,6 +68,16 @@ def open_store(config: Config) -> Store:
             hint="a result store is a folder; several machines may mount it",
         )
     return LocalStore(Path(config.results))
+
+
+def new_layout(config: Config) -> str:
+    """The layout of a new run's results. Raises UsageError for one that is not built in."""
+    if config.layout != "item":
+        raise UsageError(
+            f"no layout {config.layout} in this build",
+            hint="layout item keeps one object for each item",
+        )
+    return config.layout
 
 
 def open_sources(

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Annotated
 
 import typer
 
@@ -21,19 +22,39 @@ __all__ = ["app", "main"]
 # Rich's own help costs 40 ms more and says the same.
 app = typer.Typer(
     name="batchq",
-    help="Batch GPU inference over a pile of documents, one committed result for each.",
     epilog="Start with: batchq enqueue FOLDER && batchq worker && batchq status",
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from batchq import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _batchq(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Batch GPU inference over a pile of documents, one committed result for each."""
+
+
 for module in (init, enqueue, worker, status, results, failures, config):
     module.add_to(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    argv = list(sys.argv[1:] if arguments is None else arguments)
+    argv = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options = argv[: argv.index("--")] if "--" in argv else argv
     try:
         code = _run(argv, as_json="--json" in options)

@@ -12,7 +12,7 @@ __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    group = typer.Typer(rich_markup_mode=None)
     group.command()(show)
     app.add_typer(group, name="config", help="Settings, and where each comes from.")
 
@@ -27,7 +27,7 @@ def show(
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """Show every setting as the other commands would see it, without secrets.
+    """Show every setting, without secrets, and where it comes from.
 
     An option comes before a BATCHQ_* variable, that before the file, that before the default.
 

@@ -7,14 +7,14 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from batchq.clock import SystemClock
+from batchq.clock import Clock, SystemClock
 from batchq.errors import BatchqError
-from batchq.redact import printable, redact
+from batchq.redact import RedactingFilter, printable, redact
 
-__all__ = ["log_to_stderr", "note", "print_json", "progress", "report", "say"]
+__all__ = ["lines", "log_to_stderr", "note", "print_json", "progress", "report", "say"]
 
 LINE_EVERY_S = 30.0
 """Between two lines of progress where stderr is no terminal."""
@@ -60,18 +60,21 @@ def report(error: BatchqError, *, as_json: bool) -> None:
 
 
 def log_to_stderr() -> None:
-    """Send what the parts of batchq log to stderr, one safe line each."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_SafeFormatter("%(levelname)s: %(message)s"))
+    """Send what the parts of batchq log to stderr, below `info: ` or `warning: `."""
+    handler = _Notes()
+    handler.addFilter(RedactingFilter())
     logger = logging.getLogger("batchq")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
 
 
-class _SafeFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        record.levelname = record.levelname.lower()
-        return printable(redact(super().format(record)))
+class _Notes(logging.Handler):
+    """Prints records as notes, on whatever stderr is then: a bar puts itself before it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Nobody reads stderr any more: the work goes on.
+        with suppress(OSError, ValueError):
+            note(f"{record.levelname.lower()}: {self.format(record)}")
 
 
 @contextmanager
@@ -87,7 +90,7 @@ def progress(
         with _bar(what, unit, total) as update:
             yield update
     else:
-        yield _lines(what, unit)
+        yield lines(what, unit, SystemClock())
 
 
 @contextmanager
@@ -110,8 +113,8 @@ def _bar(what: str, unit: str, total: int | None) -> Iterator[Callable[[int, int
         yield update
 
 
-def _lines(what: str, unit: str) -> Callable[[int, int | None], None]:
-    clock = SystemClock()
+def lines(what: str, unit: str, clock: Clock) -> Callable[[int, int | None], None]:
+    """Progress without a terminal: a line at most every LINE_EVERY_S seconds."""
     last = clock.monotonic()
 
     def update(done: int, total: int | None) -> None:

@@ -63,9 +63,10 @@ def enqueue(
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """Take up documents as items of a run; known ones are left alone.
+    """Take up documents as items of a run, each once.
 
-    The first enqueue creates the run and fixes what is done to its documents.
+    Known documents are left alone, changed ones become new items. The first enqueue
+    creates the run and fixes what is done to its documents.
 
     \b
     Examples:
@@ -147,7 +148,7 @@ def _run(session: Session) -> Run:
     existing = session.ledger.find_run(name)
     if existing is None:
         processor = wiring.new_processor(session.config)
-        layout = session.config.layout
+        layout = wiring.new_layout(session.config)
         session.store.probe()
     else:
         processor = wiring.run_processor(existing, loaded)

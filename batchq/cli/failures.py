@@ -31,7 +31,7 @@ def failures(
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """List the dead letters: documents that ended without a result, and why.
+    """List the dead letters: what ended without a result, and why.
 
     \b
     Examples:
@@ -81,7 +81,9 @@ def retry(
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """Send dead letters back: each begins a new, counted generation with clean counts.
+    """Send dead letters back, each as a new generation.
+
+    Their failures and losses are counted anew.
 
     \b
     Examples:

@@ -19,7 +19,7 @@ def init(
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """Create or upgrade the ledger, and prove that the result store works.
+    """Create or upgrade the ledger, and prove the result store.
 
     Repeating it changes nothing. On SQLite enqueue does it by itself.
 

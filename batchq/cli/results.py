@@ -31,7 +31,7 @@ def results(
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """Print one committed result, or write all of them to a file.
+    """Print one committed result, or write all to a file.
 
     Each is read back and checked against the ledger. The file appears whole or not at all.
 

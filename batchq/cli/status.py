@@ -43,7 +43,7 @@ def status(
     config: ConfigFile = None,
     json: Json = False,
 ) -> int:
-    """Show a run's progress, its duplicates, and the work that was done again.
+    """Show progress, duplicates, and work that was done again.
 
     \b
     Examples:

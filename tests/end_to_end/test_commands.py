@@ -305,6 +305,7 @@ def test_an_error_is_a_document_too(desk: Desk) -> None:
         (["enqueue", "nowhere"], None),
         (["enqueue", "docs", "--processor", "stat"], "did you mean stats?"),
         (["enqueue", "docs", "--layout", "heap"], "`item` or `shard`"),
+        (["enqueue", "docs", "--processor", "stats", "--layout", "shard"], "item"),
         (["status", "--timeout", "1s"], None),
         (["status", "--wait", "--timeout", "soon"], "90s"),
         (["worker", "--lease-ttl", "soon"], "a duration"),

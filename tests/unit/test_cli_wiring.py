@@ -1,0 +1,115 @@
+"""From settings to parts: above all, whether a worker may work on a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchq import wiring
+from batchq.clock import SystemClock
+from batchq.config import Config, Loaded, load
+from batchq.errors import ProcessingVersionMismatch, UsageError
+from batchq.fingerprint import processing_version
+from batchq.ledger.base import Run
+
+
+def settings(**options: str) -> Loaded:
+    """What a command sees that was given these options and nothing else."""
+    return load(options, {}, Path("/nonexistent"))
+
+
+def run_of(manifest: Mapping[str, Any]) -> Run:
+    return Run(1, "default", "default-1", processing_version(manifest), manifest, "item")
+
+
+def manifest_of(loaded: Loaded) -> dict[str, Any]:
+    return wiring.full_manifest(wiring.new_processor(loaded.config))
+
+
+def test_a_worker_takes_kind_and_parameters_from_the_run() -> None:
+    """It was set up for nothing in particular, and the run is not of the default kind."""
+    run = run_of(manifest_of(settings(processor="stats")))
+
+    processor = wiring.run_processor(run, settings())
+
+    assert processor.manifest()["kind"] == "stats"
+
+
+def test_parameters_of_the_run_survive_defaults_here(tmp_path: Path) -> None:
+    """A default is no setting that somebody made."""
+    (tmp_path / "batchq.toml").write_text("[processor]\noverlap = 8\n")
+    run = run_of(manifest_of(load({}, {}, tmp_path)))
+
+    processor = wiring.run_processor(run, settings())
+
+    assert processor.manifest()["parameters"]["overlap"] == 8
+
+
+def test_the_same_settings_given_again_are_no_difference(tmp_path: Path) -> None:
+    """The usual fleet: one configuration file everywhere."""
+    (tmp_path / "batchq.toml").write_text('[processor]\nkind = "embed"\noverlap = 8\n')
+    loaded = load({}, {}, tmp_path)
+
+    wiring.run_processor(run_of(manifest_of(loaded)), loaded)
+
+
+def test_another_parameter_here_is_refused_by_name(tmp_path: Path) -> None:
+    """With both values, exit code 13, and the way out."""
+    (tmp_path / "batchq.toml").write_text("[processor]\noverlap = 16\n")
+    run = run_of(manifest_of(settings()))
+
+    with pytest.raises(ProcessingVersionMismatch, match=r"overlap: 16 here, 32 in the run") as no:
+        wiring.run_processor(run, load({}, {}, tmp_path))
+
+    assert no.value.exit_code == 13
+    assert "--run" in str(no.value.hint)
+
+
+def test_another_kind_here_is_refused_by_name() -> None:
+    """Nothing else is compared then: what the fields mean differs."""
+    run = run_of(manifest_of(settings()))
+
+    with pytest.raises(ProcessingVersionMismatch) as no:
+        wiring.run_processor(run, settings(processor="stats"))
+
+    assert no.value.message.splitlines()[1:] == ['processor: "stats" here, "embed" in the run']
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("code",),
+        ("model", "files", "model.safetensors"),
+        ("model", "files", "tokenizer.json"),
+        ("extractor", "pypdfium2"),
+    ],
+)
+def test_other_code_weights_or_extractor_are_refused_by_name(path: tuple[str, ...]) -> None:
+    """The run was created on a machine that had something else under the same name."""
+    manifest = manifest_of(settings())
+    inner = manifest
+    for name in path[:-1]:
+        inner[name] = dict(inner[name])
+        inner = inner[name]
+    assert path[-1] in inner
+    inner[path[-1]] = "another"
+
+    with pytest.raises(ProcessingVersionMismatch) as no:
+        wiring.run_processor(run_of(manifest), settings())
+
+    (line,) = no.value.message.splitlines()[1:]
+    assert line.startswith(f"{'.'.join(path)}: ")
+    assert line.endswith('"another" in the run')
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("dynamodb://table?region=eu", "DynamoDB"), ("postgresql+x://host/db", "address")],
+)
+def test_a_ledger_of_another_kind_is_refused_by_name(address: str, said: str) -> None:
+    """What this build cannot do is said before anything is tried."""
+    with pytest.raises(UsageError, match=said):
+        wiring.open_ledger(Config(ledger=address), SystemClock())
