@@ -330,6 +330,9 @@ def test_items_that_come_to_light_behind_the_cursor_are_found(world: World) -> N
     tables = (("items", "id"), ("documents", "item_id"), ("leased", "id"))
     execute(url_of(world), *(shift(table, name, name, -1_000) for table, name in tables))
     world.enqueue("late-1", "late-2", "late-3")
-    assert [item.source_id for item in world.hold("w", 2).items] == ["late-1", "late-2"]
-    assert [item.source_id for item in world.hold("w", 2).items] == ["late-3"]
+    tables = (("items", "id"), ("documents", "item_id"), ("ready", "id"))
+    ahead = "UPDATE {} SET {} = 2000 WHERE {} = (SELECT max(id) FROM items WHERE id < 2000)".format
+    execute(url_of(world), *(ahead(table, name, name) for table, name in reversed(tables)))
+    assert [item.source_id for item in world.hold("w", 2).items] == ["late-1", "late-3"]
+    assert [item.source_id for item in world.hold("w", 2).items] == ["late-2"]
     check_rows(world)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from batchq.clock import ManualClock, SystemClock, random_hex
+from batchq.clock import SystemClock, random_hex
 from batchq.errors import (
     AccessDenied,
     BatchqError,
@@ -311,25 +311,6 @@ def test_lost_connections_are_replaced(postgres_url: str) -> None:
         assert patient.beat("worker", 60.0)
         ledger._database._patience = 10.0
         assert ledger.beat("worker", 60.0)
-
-
-def test_lost_contact_begins_anew(path: Path) -> None:
-    """What a reaper knows of others ends with a call that got no answer."""
-    clock = ManualClock()
-    ledger = SqlLedger(f"sqlite:///{path}", clock=clock, ledger_clock=clock, patience=0.0)
-    ledger.initialise()
-    run = ledger.create_run("run", "stats-1", {}, "item")
-    for worker in ("dead", "reaper"):
-        ledger.register(run, worker, 60.0, Role.WORKER, {})
-    for _ in range(5):
-        clock.advance(15.0)
-        assert ledger.beat("reaper", 60.0)
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(LedgerUnreachable):
-        ledger.beat("reaper", 60.0)
-    other.execute("ROLLBACK")
-    assert ledger.reap("reaper", 100).workers == ()
 
 
 def test_at_most_two_connections(postgres_url: str) -> None:

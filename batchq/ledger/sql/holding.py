@@ -19,7 +19,7 @@ from batchq.ledger.records import (
 from batchq.ledger.schema import COUNTERS, STATE_TABLES
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.engine import Transaction
-from batchq.ledger.sql.hot import Claimed, lease, most_losses
+from batchq.ledger.sql.hot import Claimed, Cursor, lease, most_losses, nothing_due
 from batchq.ledger.sql.process import Moves, Process, Row, settle
 from batchq.result import Result
 
@@ -44,7 +44,7 @@ _RESULT = (
 
 
 def claim(
-    tx: Transaction, worker: str, token: str, limit: int, *, alone: bool, cursor: int
+    tx: Transaction, worker: str, token: str, limit: int, *, alone: bool, cursor: Cursor
 ) -> Claimed:
     """Claim in any case."""
     process = Process(tx, worker)
@@ -56,21 +56,25 @@ def claim(
     if token == process.last_token:
         rows = tx.rows(sql.LEASED_UNDER, worker=process.id, token=token)
         return Claimed(lease(token, rows), cursor, process.now)
-    due = _due(process, limit, most=most_losses(alone))
+    due = _due(process, limit, most_losses(alone), cursor.due)
     ready: Sequence[Any] = ()
     if not due or due[0][_LOSSES] == 0:
-        ready = _ready(process, limit - len(due), cursor)
+        ready = _ready(process, limit - len(due), cursor.ready)
+    if not due and not ready and cursor.due:
+        due = _due(process, limit, most_losses(alone), since=0)
     _take(process, State.DELAYED, due, token)
     _take(process, State.READY, ready, token)
     if due or ready:
         process.save(last_token=token, claims_since=min(process.claims_since, process.now))
-    last = ready[-1][0] if ready else cursor
-    return Claimed(lease(token, sorted([*due, *ready])), last, process.now)
+    # The ledger's clock may have been set back.
+    since = min(cursor.due, nothing_due(process.now))
+    cursor = Cursor(ready[-1][0] if ready else cursor.ready, since)
+    return Claimed(lease(token, sorted([*due, *ready])), cursor, process.now)
 
 
-def _due(process: Process, limit: int, most: int) -> Sequence[Any]:
+def _due(process: Process, limit: int, most: int, since: int) -> Sequence[Any]:
     """The delayed items to lease: as many as may go with the first, and like it."""
-    where = {"run": process.run, "now": process.now}
+    where = {"run": process.run, "since": since, "now": process.now}
     first = process.tx.rows(sql.DUE, **where, least=0, most=most, limit=1)
     if not first:
         return ()

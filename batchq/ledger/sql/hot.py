@@ -13,13 +13,14 @@ from typing import Any
 
 from batchq.item import Item
 from batchq.lease import Lease
-from batchq.ledger.records import ISOLATED_LOSSES, Committed, WorkerState
+from batchq.ledger.records import ISOLATED_LOSSES, Committed
 from batchq.ledger.schema import COUNTERS
 from batchq.ledger.sql.dialect import POSTGRESQL
 from batchq.ledger.sql.engine import Transaction
+from batchq.ledger.sql.statements import LONGEST_TRANSACTION
 from batchq.result import Result
 
-__all__ = ["Claimed", "Unusual", "claim", "commit", "lease", "most_losses"]
+__all__ = ["Claimed", "Cursor", "Unusual", "claim", "commit", "lease", "most_losses", "nothing_due"]
 
 _COUNTERS = ", ".join(COUNTERS)
 _LATER_COUNTERS = ", ".join(COUNTERS[1:])
@@ -30,11 +31,23 @@ class Unusual(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a claim starts to look, so as not to pass over the remains of all before it.
+
+    `ready`: behind this item. `due`: nothing delayed for longer than since then (Unix
+    milliseconds) was there. When a claim finds nothing, it looks from the start.
+    """
+
+    ready: int = 0
+    due: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Claimed:
     """What a claim brought, the cursor after it, and the ledger's clock in milliseconds."""
 
     lease: Lease | None
-    cursor: int
+    cursor: Cursor
     now: int
 
 
@@ -48,10 +61,18 @@ def most_losses(alone: bool) -> int:
     return 2**31 - 1 if alone else ISOLATED_LOSSES - 1
 
 
+def nothing_due(now: int) -> int:
+    """Since when nothing can be due that a look at `now` did not find.
+
+    An item is delayed until its transaction's own time at the least, and none lasts longer.
+    """
+    return now - LONGEST_TRANSACTION
+
+
 def claim(
-    tx: Transaction, worker: str, token: str, limit: int, alone: bool, cursor: int
+    tx: Transaction, worker: str, token: str, limit: int, alone: bool, cursor: Cursor
 ) -> Claimed:
-    """Claim ready items. Raises Unusual where something delayed is due."""
+    """Claim ready items. Raises Unusual where something delayed is due, or nothing is ready."""
     run = _claim_in_one if tx.dialect is POSTGRESQL else _claim_by_range
     return run(tx, worker, token, limit, most_losses(alone), cursor)
 
@@ -82,7 +103,7 @@ WITH me AS MATERIALIZED (
 ), due AS MATERIALIZED (
   SELECT EXISTS (
     SELECT 1 FROM delayed WHERE run_id = (SELECT run_id FROM me)
-    AND not_before <= (SELECT now FROM me) AND losses <= :most
+    AND not_before >= :since AND not_before <= (SELECT now FROM me) AND losses <= :most
   ) AS any
 ), go AS MATERIALIZED (
   SELECT me.run_id FROM me, due
@@ -110,10 +131,9 @@ WITH me AS MATERIALIZED (
   FROM (SELECT count(*) AS n FROM gone) AS n
   WHERE workers.id = (SELECT id FROM me) AND n.n > 0
 )
-SELECT me.now, me.state, due.any OR me.last_token IS NOT DISTINCT FROM :token,
-  g.id, i.source_id, i.source_version, i.size, i.locator,
+SELECT me.now, g.id, i.source_id, i.source_version, i.size, i.locator,
   g.attempt + 1, g.generation, g.failures, g.losses
-FROM me CROSS JOIN due LEFT JOIN (
+FROM me LEFT JOIN (
   gone AS g CROSS JOIN LATERAL (SELECT * FROM items WHERE items.id = g.id LIMIT 1) AS i
 ) ON true
 ORDER BY g.id
@@ -121,20 +141,25 @@ ORDER BY g.id
 
 
 def _claim_in_one(
-    tx: Transaction, worker: str, token: str, limit: int, most: int, cursor: int
+    tx: Transaction, worker: str, token: str, limit: int, most: int, cursor: Cursor
 ) -> Claimed:
-    rows = tx.rows(_CLAIM, worker=worker, token=token, limit=limit, most=most, after=cursor)
-    if not rows:
+    rows = tx.rows(
+        _CLAIM,
+        worker=worker,
+        token=token,
+        limit=limit,
+        most=most,
+        after=cursor.ready,
+        since=cursor.due,
+    )
+    if not rows or rows[0][1] is None:
         raise Unusual
-    now, state, other_way = rows[0][:3]
-    if other_way or state != WorkerState.LIVE:
-        raise Unusual
-    if rows[0][3] is None:
-        return Claimed(None, cursor, now)
-    found = [row[3:] for row in rows]
-    behind = [row[0] for row in found if row[0] <= cursor]
+    now = rows[0][0]
+    found = [row[1:] for row in rows]
+    behind = [row[0] for row in found if row[0] <= cursor.ready]
     # What lies behind was taken last, after the cursor had wrapped.
-    return Claimed(lease(token, found), behind[-1] if behind else found[-1][0], now)
+    last = behind[-1] if behind else found[-1][0]
+    return Claimed(lease(token, found), Cursor(last, nothing_due(now)), now)
 
 
 _COMMIT = f"""
@@ -203,7 +228,8 @@ _CLAIMANT = """
 SELECT w.id, w.run_id, w.committed, c.now,
   w.state = 'live' AND w.last_token IS NOT :token AND NOT EXISTS (
     SELECT 1 FROM delayed AS d
-    WHERE d.run_id = w.run_id AND d.not_before <= c.now AND d.losses <= :most
+    WHERE d.run_id = w.run_id AND d.not_before >= :since AND d.not_before <= c.now
+    AND d.losses <= :most
   )
 FROM workers AS w, (SELECT $now AS now) AS c WHERE w.name = :worker
 """
@@ -231,15 +257,15 @@ WHERE id = :worker
 
 
 def _claim_by_range(
-    tx: Transaction, worker: str, token: str, limit: int, most: int, cursor: int
+    tx: Transaction, worker: str, token: str, limit: int, most: int, cursor: Cursor
 ) -> Claimed:
-    claimant = tx.rows(_CLAIMANT, worker=worker, token=token, most=most)
+    claimant = tx.rows(_CLAIMANT, worker=worker, token=token, most=most, since=cursor.due)
     if not claimant or not claimant[0][4]:
         raise Unusual
     worker_id, run, committed, now, _ = claimant[0]
     rows: list[Any] = []
-    last = cursor
-    for after, until in ((cursor, 2**62), (0, cursor)):
+    last = cursor.ready
+    for after, until in ((cursor.ready, 2**62), (0, cursor.ready)):
         page = tx.rows(_READY, run=run, after=after, until=until, limit=limit - len(rows))
         if page:
             last = page[-1][0]
@@ -247,11 +273,12 @@ def _claim_by_range(
             tx.run(_LEASE, **span, worker=worker_id, token=token, now=now, committed=committed)
             tx.run(_UNREADY, **span)
             rows = page + rows
-        if len(rows) == limit or cursor == 0:
+        if len(rows) == limit or cursor.ready == 0:
             break
-    if rows:
-        tx.run(_COUNT_CLAIM, worker=worker_id, token=token, number=len(rows), now=now)
-    return Claimed(lease(token, rows), last, now)
+    if not rows:
+        raise Unusual
+    tx.run(_COUNT_CLAIM, worker=worker_id, token=token, number=len(rows), now=now)
+    return Claimed(lease(token, rows), Cursor(last, nothing_due(now)), now)
 
 
 _COMMITTER = "SELECT id, run_id, $now FROM workers WHERE name = :worker"

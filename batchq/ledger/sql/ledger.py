@@ -65,6 +65,7 @@ class SqlLedger:
         self._clock = clock or SystemClock()
         self._contact = Contact()
         self._cursors: dict[str, int] = {}
+        self._due: dict[tuple[str, bool], int] = {}
 
     # -- schema and runs ---------------------------------------------------------
 
@@ -157,14 +158,17 @@ class SqlLedger:
         )
 
     def claim(self, worker: str, token: str, limit: int, *, alone: bool) -> Lease | None:
-        cursor = self._cursors.get(worker, 0)
+        due = self._due.get((worker, alone), 0)
+        cursor = hot.Cursor(self._cursors.get(worker, 0), due)
         try:
             claimed = self._hot(lambda tx: hot.claim(tx, worker, token, limit, alone, cursor))
         except hot.Unusual:
             claimed = self._write(
                 lambda tx: holding.claim(tx, worker, token, limit, alone=alone, cursor=cursor)
             )
-        self._cursors[worker] = claimed.cursor
+        self._cursors[worker] = claimed.cursor.ready
+        # Who may not claim alone does not see all that is due.
+        self._due[worker, alone] = claimed.cursor.due
         self._seen(claimed.now)
         return claimed.lease
 

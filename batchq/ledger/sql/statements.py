@@ -44,14 +44,14 @@ ON CONFLICT (name) DO NOTHING
 
 # -- processes ---------------------------------------------------------------------------
 
-# A claim under way may have read the clock before this, but not by more than this.
-_CLAIM_TIME = 60_000
+LONGEST_TRANSACTION = 60_000
+"""Milliseconds between a look at the clock and the commit of what was written with it."""
 
 REGISTER = f"""
 INSERT INTO workers
   (run_id, name, role, state, about, ttl, registered_at, beat_at, expires_at, claims_since)
 SELECT :run, :worker, :role, 'live', :about, :ttl, c.now, c.now, c.now + :ttl,
-  c.now - {_CLAIM_TIME}
+  c.now - {LONGEST_TRANSACTION}
 FROM (SELECT $now AS now) AS c
 WHERE true
 ON CONFLICT (name) DO NOTHING
@@ -62,7 +62,7 @@ BEAT = f"""
 UPDATE workers SET ttl = :ttl, beat_at = c.now, expires_at = c.now + :ttl, claims_since = coalesce(
   (SELECT min(l.claimed_at) FROM leased AS l
     WHERE l.worker_id = workers.id AND l.claimed_at >= workers.claims_since),
-  c.now - {_CLAIM_TIME}
+  c.now - {LONGEST_TRANSACTION}
 )
 FROM (SELECT $now AS now) AS c
 WHERE name = :worker AND state = 'live'
@@ -126,7 +126,8 @@ ORDER BY id LIMIT :limit $for_update
 DUE = f"""
 WITH picked AS (
   SELECT id, {_COUNTERS}, not_before FROM delayed
-  WHERE run_id = :run AND not_before <= :now AND losses >= :least AND losses <= :most
+  WHERE run_id = :run AND not_before >= :since AND not_before <= :now
+  AND losses >= :least AND losses <= :most
   ORDER BY not_before, id LIMIT :limit $skip_locked
 )
 SELECT p.id, {_ITEM}, p.attempt + 1, p.generation, p.failures, p.losses
