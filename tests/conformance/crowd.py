@@ -71,13 +71,18 @@ class _Story:
     def claim(self) -> None:
         token = new_token()
         lease = self.ledger.claim(self.name, token, self.random.randint(1, 8), alone=True)
+        self.keep(lease)
         if self.random.random() < 0.2:
             again = self.ledger.claim(self.name, token, 8, alone=True)
             assert lease is None or again is None or {*again.items} <= {*lease.items}
-            lease = lease or again
+            if lease is None:
+                self.keep(again)
+
+    def keep(self, lease: Lease | None) -> None:
+        """At once: asked again, the ledger may answer that this worker has been reaped."""
         if lease is not None:
             self.leases.append(lease)
-            self.history.leases += [(item.id, item.attempt, token) for item in lease.items]
+            self.history.leases += [(item.id, item.attempt, lease.token) for item in lease.items]
 
     def some_lease(self) -> Lease | None:
         """Mostly the last; sometimes one that may be somebody else's by now."""
