@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import re
 
 __all__ = ["clean", "decode_detected", "decode_plain", "is_binary"]
@@ -20,6 +21,10 @@ _SAMPLE = 1 << 16
 
 # Not tab, line feed, form feed, carriage return, escape (colours) and backspace (overstrikes).
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\f\r\x1b\b")) + b"\x7f"
+
+_ASCII = bytes(range(128))
+_TOO_FEW = 8
+"""Bytes beyond ASCII."""
 
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
@@ -52,14 +57,15 @@ def decode_detected(data: bytes) -> str | None:
 
     # Statistics over long stretches of ASCII say nothing; the lines with other bytes do.
     telling = b"\n".join(line for line in data.splitlines() if not line.isascii())[:_SAMPLE]
+    if len(telling.translate(None, _ASCII)) < _TOO_FEW:
+        # A name or two with an accent: too little for statistics, and nearly always this.
+        with contextlib.suppress(UnicodeDecodeError):
+            return data.decode("cp1252")
     for sample in (telling, data):
         guess = from_bytes(sample).best()
-        if guess is None:
-            continue
-        try:
-            return data.decode(guess.encoding)
-        except UnicodeDecodeError:
-            continue
+        if guess is not None:
+            with contextlib.suppress(UnicodeDecodeError):
+                return data.decode(guess.encoding)
     return None
 
 

@@ -495,6 +495,35 @@ def test_a_ctrl_c_leaves_what_was_acknowledged(ledger: Ledger, run: Run) -> None
     assert numbers(take(ledger, run, Numbered(5000))) == (5000, 4800, 200, 0, 0)
 
 
+def test_a_ctrl_c_waits_for_no_more_than_the_document_in_hand(ledger: Ledger, run: Run) -> None:
+    """The rest of what a thread was given is left unread."""
+    gate = threading.Event()
+    calls: list[None] = []
+
+    def gated() -> None:
+        calls.append(None)
+        if len(calls) > CHUNK_FILES:
+            gate.wait(30)
+
+    def interrupt(seen: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        take(
+            ledger,
+            run,
+            Numbered(1000, fingerprinted=gated),
+            threads=1,
+            batch_size=100,
+            on_progress=interrupt,
+        )
+    gate.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("fingerprint-"):
+            thread.join(30)
+    assert len(calls) <= CHUNK_FILES + 1
+
+
 # -- dry run -------------------------------------------------------------------------------
 
 

@@ -118,11 +118,10 @@ def test_other_encodings_are_detected(text: str, encoding: str) -> None:
     assert text * 10 == decode_detected(data)
 
 
-def test_one_foreign_line_in_a_long_source_is_enough() -> None:
+@pytest.mark.parametrize("line", [GERMAN, "Grüße aus Köln\n", "Seán\n"])
+def test_one_foreign_line_in_a_long_source_is_enough(line: str) -> None:
     """Kilobytes of ASCII before it say nothing about the encoding."""
-    source = (
-        "value = compute(1, 2, 3)  # a comment\n" * 3000 + "# Grüße aus München, schöne Straße\n"
-    )
+    source = "x = 1 # name\n" * 5000 + line
     assert source == decode_detected(source.encode("cp1252"))
 
 
