@@ -18,6 +18,7 @@ from typer.main import get_command
 from batchq.cli import app
 from batchq.config import Config, load
 from batchq.errors import ExitCode
+from batchq.item import Document
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (ROOT / "docs" / "commands.md").read_text()
@@ -96,6 +97,22 @@ def test_the_processor_of_the_example_is_the_default_one() -> None:
 
     expected = wiring.full_manifest(wiring.new_processor(Config()))
     assert wiring.full_manifest(wiring.new_processor(example)) == expected
+
+
+def test_the_processor_of_the_readme_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copied as it stands, and named with --processor."""
+    from batchq import wiring
+
+    (source,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "of_the_readme.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    processor = wiring.new_processor(Config(processor="of_the_readme:Shout"))
+
+    prepared = processor.prepare(Document("docs/a.md", "sha256:0", "text/plain", "some words"))
+    (output,) = processor.infer([prepared])
+
+    assert output.value == "SOME WORDS"
+    assert output.tokens_used == 2
 
 
 def test_the_wheel_ships_the_migrations(tmp_path: Path) -> None:
