@@ -100,7 +100,7 @@ def _bar(what: str, unit: str, total: int | None) -> Iterator[Callable[[int, int
 
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(complete_style="cyan", finished_style="green"),
         TextColumn("{task.fields[count]}"),
         TimeElapsedColumn(),
     )

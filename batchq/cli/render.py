@@ -39,7 +39,13 @@ def _bar(over: int, total: int) -> RenderableType:
     row = Table.grid(padding=(0, 2))
     share = f"{over / total:.1%}" if total else "nothing enqueued"
     row.add_row(
-        ProgressBar(total=max(1, total), completed=over, width=BAR_WIDTH),
+        ProgressBar(
+            total=max(1, total),
+            completed=over,
+            width=BAR_WIDTH,
+            complete_style="cyan",
+            finished_style="green",
+        ),
         f"{over:,} of {total:,}",
         share,
     )

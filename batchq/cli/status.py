@@ -67,25 +67,27 @@ def status(
 
     refresh = REFRESH_S if json or sys.stdout.isatty() else REFRESH_LOG_S
     with opened(given(run=run, ledger=ledger, config=config)) as session:
+        clock = session.clock
+        shown_at = float("-inf")
 
-        def snapshot() -> dict[str, Any]:
-            return report.snapshot(session.ledger, session.run, duplicates=duplicates)
+        def show_now() -> None:
+            nonlocal shown_at
+            shown_at = clock.monotonic()
+            show(report.snapshot(session.ledger, session.run, duplicates=duplicates))
+
+        def show_when_due() -> None:
+            if watch and clock.monotonic() - shown_at >= refresh:
+                show_now()
 
         with _display(json=json, watch=watch, duplicates=duplicates) as show:
             if wait:
-                counts = report.wait(
-                    session.ledger,
-                    session.run,
-                    session.clock,
-                    limit,
-                    each=(lambda: show(snapshot())) if watch else lambda: None,
-                )
-                show(snapshot())
+                counts = report.wait(session.ledger, session.run, clock, limit, each=show_when_due)
+                show_now()
                 return report.outcome(counts)
-            show(snapshot())
+            show_now()
             while watch:
-                session.clock.wait(Event(), refresh)
-                show(snapshot())
+                clock.wait(Event(), refresh)
+                show_now()
     return ExitCode.OK
 
 
