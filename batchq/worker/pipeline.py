@@ -21,9 +21,11 @@ from typing import Any, TypeVar
 
 from batchq.errors import BatchqError, DeviceLost, DocumentError
 from batchq.inference.base import Output
-from batchq.item import Document, item_key
+from batchq.item import item_key
 from batchq.lease import ReleaseReason
 from batchq.result import Envelope, result_key
+from batchq.source.base import SourceUnavailable
+from batchq.source.rows import load_document
 from batchq.store.base import StoreError
 from batchq.store.verified import BrokenObject, find_result, write_result
 from batchq.worker.claim import Claimer
@@ -203,14 +205,14 @@ class Pipeline:
         try:
             if item.attempt > 1 and self._adopt(work):
                 return
-            data = parts.reader.read(item.locator, item.source_version, MAX_DOCUMENT_BYTES)
-            media_type, text = parts.extractor.extract(data, item.source_id)
-            if not text.strip():
+            document = load_document(item, parts.reader, parts.extractor, MAX_DOCUMENT_BYTES)
+            if not document.text.strip():
                 self._to_put.put((work, Output(None, 0, 0)))
                 return
-            work.prepared = parts.processor.prepare(
-                Document(item.source_id, item.source_version, media_type, text)
-            )
+            work.prepared = parts.processor.prepare(document)
+        except SourceUnavailable as error:
+            log.warning("%s: cannot be read now: %s", item.source_id, error)
+            self.settler.released([work], ReleaseReason.CANCELLED)
         except DocumentError as error:
             self.settler.failed(work, error.cause, error.message, final=error.final)
         except StoreError as error:
