@@ -5,7 +5,8 @@ The transaction is its caller's: on SQLite too a revision takes effect as a whol
 
 from alembic import context
 
-from batchq.ledger.schema import VERSION_TABLE, metadata
+from batchq.ledger.schema import metadata
+from batchq.ledger.sql.names import VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],

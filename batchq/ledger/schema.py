@@ -30,29 +30,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import SchemaItem
 
-from batchq.ledger.records import TALLY_NAMES, State
+from batchq.ledger.records import TALLY_NAMES
+from batchq.ledger.sql.names import COUNTERS
 
-__all__ = ["COUNTERS", "HEAD", "REVISIONS", "STATE_TABLES", "VERSION_TABLE", "metadata"]
-
-REVISIONS = ("0001",)
-"""Every revision in `migrations/`, oldest first: what tells an older schema from a newer one."""
-
-HEAD = REVISIONS[-1]
-
-VERSION_TABLE = "batchq_version"
-"""Not Alembic's default name, which another program in the same database may use."""
-
-COUNTERS = ("attempt", "generation", "failures", "losses", "lone_losses", "releases")
-"""What every state keeps of an item."""
-
-STATE_TABLES = {
-    State.READY: "ready",
-    State.DELAYED: "delayed",
-    State.LEASED: "leased",
-    State.COMPLETED: "results",
-    State.DEAD_LETTERED: "dead_letters",
-    State.SUPERSEDED: "superseded",
-}
+__all__ = ["metadata"]
 
 # SQLite numbers rows itself only in a column of type INTEGER.
 _Id = BigInteger().with_variant(Integer(), "sqlite")

@@ -20,8 +20,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from batchq.errors import LedgerNotInitialised, UsageError
-from batchq.ledger.schema import HEAD, REVISIONS, VERSION_TABLE, metadata
+from batchq.ledger.schema import metadata
 from batchq.ledger.sql import SqlLedger
+from batchq.ledger.sql.names import HEAD, REVISIONS, VERSION_TABLE
 from batchq.ledger.sql.upgrade import migrations
 
 ROOT = Path(__file__).parent.parent.parent

@@ -8,10 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.dialects import postgresql
-
-from batchq.ledger.schema import metadata
-
 __all__ = ["POSTGRESQL", "SQLITE", "Dialect"]
 
 
@@ -48,8 +44,9 @@ class Dialect:
 
 
 def _type_name(table: str, column: str) -> str:
-    kind = metadata.tables[table].columns[column].type
-    return kind.compile(postgresql.dialect())  # type: ignore[no-untyped-call]
+    from batchq.ledger.schema import metadata
+
+    return str(metadata.tables[table].columns[column].type)
 
 
 SQLITE = Dialect(

@@ -141,17 +141,13 @@ class Database:
         self._rendered: dict[str, tuple[str, bool]] = {}
         self._records: dict[str, Any] = {}
         self._inserts: dict[tuple[str, tuple[str, ...], bool], str] = {}
-        self._engine = create_engine(
-            driver.engine_url,
-            creator=driver.connect,
-            poolclass=QueuePool,
+        self._pool = QueuePool(
+            driver.connect,
             pool_size=_CONNECTIONS,
             max_overflow=0,
-            pool_timeout=patience,
+            timeout=patience,
             # A transaction that fails is rolled back here; the others leave nothing behind.
-            pool_reset_on_return=None,
-            hide_parameters=True,
-            **driver.engine_options,
+            reset_on_return=None,
         )
 
     def write(self, work: Callable[[Transaction], T]) -> T:
@@ -169,8 +165,16 @@ class Database:
     def migrate(self, work: Callable[[Transaction, Connection], None]) -> None:
         """`work` in one transaction that writes, on a connection that Core knows too."""
 
+        # Made only for this: it loads a dialect, which the verbs do without.
+        engine = create_engine(
+            self.driver.engine_url,
+            pool=self._pool,
+            hide_parameters=True,
+            **self.driver.engine_options,
+        )
+
         def attempt() -> None:
-            with self._engine.connect() as core:
+            with engine.connect() as core:
                 self._transact(
                     core.connection, lambda tx: work(tx, core), self.driver.dialect.begin_write
                 )
@@ -178,7 +182,7 @@ class Database:
         self._persist(attempt)
 
     def close(self) -> None:
-        self._engine.dispose()
+        self._pool.dispose()
 
     def rendered(self, statement: str) -> tuple[str, bool]:
         """The statement as the driver takes it, and whether the clock is a parameter."""
@@ -211,7 +215,7 @@ class Database:
 
     def _try(self, work: Callable[[Transaction], T], begin: str | None) -> T:
         def attempt() -> T:
-            connection = self._engine.raw_connection()
+            connection = self._pool.connect()
             try:
                 return self._transact(connection, work, begin)
             finally:

@@ -10,10 +10,10 @@ from typing import Any
 from batchq.errors import BatchqError, UsageError, WorkerReaped
 from batchq.item import NewItem
 from batchq.ledger.records import Enqueued, Policy, Rejection, Run, State
-from batchq.ledger.schema import COUNTERS, STATE_TABLES
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.dialect import SQLITE
 from batchq.ledger.sql.engine import Repeat, Transaction
+from batchq.ledger.sql.names import COUNTERS, STATE_TABLES
 from batchq.ledger.sql.process import Moves, Process, Row
 
 __all__ = ["RETRY_PAGE", "enqueue", "retry_named", "retry_page"]

@@ -16,10 +16,10 @@ from batchq.ledger.records import (
     WorkerState,
     lease_cap,
 )
-from batchq.ledger.schema import COUNTERS, STATE_TABLES
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.engine import Transaction
 from batchq.ledger.sql.hot import Claimed, Cursor, lease, most_losses, nothing_due
+from batchq.ledger.sql.names import COUNTERS, STATE_TABLES
 from batchq.ledger.sql.process import Moves, Process, Row, settle
 from batchq.result import Result
 

@@ -14,9 +14,9 @@ from typing import Any
 from batchq.item import Item
 from batchq.lease import Lease
 from batchq.ledger.records import ISOLATED_LOSSES, Committed
-from batchq.ledger.schema import COUNTERS
 from batchq.ledger.sql.dialect import POSTGRESQL
 from batchq.ledger.sql.engine import Transaction
+from batchq.ledger.sql.names import COUNTERS
 from batchq.ledger.sql.statements import LONGEST_TRANSACTION
 from batchq.result import Result
 

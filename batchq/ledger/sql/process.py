@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from batchq.errors import WorkerReaped
 from batchq.lease import ReleaseReason
 from batchq.ledger.records import Policy, State
-from batchq.ledger.schema import COUNTERS, STATE_TABLES
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.engine import Transaction
+from batchq.ledger.sql.names import COUNTERS, STATE_TABLES
 
 __all__ = ["Moves", "Process", "Row", "milliseconds", "plain_text", "settle"]
 

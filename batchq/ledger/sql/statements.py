@@ -16,7 +16,7 @@ SQLite has one writer at a time, so that there two of these say nothing.
 from __future__ import annotations
 
 from batchq.ledger.records import TALLY_NAMES
-from batchq.ledger.schema import COUNTERS, STATE_TABLES, VERSION_TABLE
+from batchq.ledger.sql.names import COUNTERS, STATE_TABLES, VERSION_TABLE
 
 _COUNTERS = ", ".join(COUNTERS)
 _OTHER_COUNTERS = ", ".join(COUNTERS[1:])

@@ -6,16 +6,18 @@ Alembic is imported only to create or upgrade: every other command reads one row
 from __future__ import annotations
 
 from pathlib import Path
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING
 
 import batchq
 from batchq.errors import LedgerNotInitialised, UsageError
-from batchq.ledger.schema import HEAD, REVISIONS, VERSION_TABLE, metadata
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.dialect import SQLITE
 from batchq.ledger.sql.engine import Database, Transaction
+from batchq.ledger.sql.names import HEAD, REVISIONS, VERSION_TABLE
 from batchq.ledger.sql.sqlite import Sqlite
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 __all__ = ["check", "initialise", "migrations"]
 
@@ -68,6 +70,8 @@ def _upgrade(tx: Transaction, core: Connection, url: str) -> None:
         return
     if version is not None and version not in REVISIONS:
         raise _newer(url, version)
+    from batchq.ledger.schema import metadata
+
     # A file is one program's; a database may be shared, as long as no name is in use.
     taken = tables if tx.dialect is SQLITE else tables & metadata.tables.keys()
     if version is None and taken:
