@@ -144,7 +144,7 @@ def test_a_platform_that_breaks_down_and_comes_back_is_still_heard(
 
 @pytest.mark.parametrize("rig", POLLED, indirect=True)
 def test_a_broken_platform_is_asked_less_often(rig: Rig) -> None:
-    """Pauses grow, and end below the shortest window that is worth watching for."""
+    """Pauses grow up to a limit, and begin anew after an answer."""
     with watching(rig, Heard()):
         rig.polls()
         rig.break_down()
@@ -153,8 +153,15 @@ def test_a_broken_platform_is_asked_less_often(rig: Rig) -> None:
             before = rig.clock.monotonic()
             rig.polls()
             pauses.append(rig.clock.monotonic() - before)
+        rig.mend()
+        rig.polls()
+        rig.break_down()
+        before = rig.clock.monotonic()
+        rig.polls()
+        after_recovery = rig.clock.monotonic() - before
     assert pauses == sorted(pauses)
     assert pauses[0] < pauses[-1] == 20.0
+    assert after_recovery == pauses[0]
 
 
 @pytest.mark.parametrize("rig", POLLED, indirect=True)
