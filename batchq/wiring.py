@@ -6,7 +6,7 @@ for what only a worker needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,9 +34,13 @@ __all__ = [
     "open_notices",
     "open_reader",
     "open_sources",
+    "open_staging",
     "open_store",
     "run_processor",
 ]
+
+MAX_STAGED = 256 * 1024 * 1024
+"""Bytes of a document that is kept in the result store: what a worker would load."""
 
 
 def open_ledger(config: Config, clock: Clock) -> Ledger:
@@ -59,15 +63,19 @@ def creates_ledger(config: Config) -> bool:
 
 
 def open_store(config: Config) -> Store:
-    """The result store at `config.results`. Raises UsageError for a kind not built in."""
-    from batchq.store.local import LocalStore
+    """The result store at `config.results`. Raises UsageError if its SDK is not installed."""
+    if not config.results.startswith("s3:"):
+        from batchq.store.local import LocalStore
 
-    if config.results.startswith("s3:"):
+        return LocalStore(Path(config.results))
+    try:
+        from batchq.store.s3 import S3Store
+    except ImportError:
         raise UsageError(
-            f"no S3 in this build: {redact(config.results)}",
-            hint="a result store is a folder; several machines may mount it",
-        )
-    return LocalStore(Path(config.results))
+            f"results in {redact(config.results)} need the library boto3",
+            hint="pip install 'batchq[aws]'",
+        ) from None
+    return S3Store(config.results)
 
 
 def new_layout(config: Config) -> str:
@@ -87,33 +95,82 @@ def open_sources(
     prefix: str | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    id_column: str | None = None,
+    text_column: str | None = None,
 ) -> list[Source]:
     """One source for each SOURCE argument, none of which lists batchq's own files.
 
-    Raises UsageError for one that is not there, or whose kind is not built in.
+    With `text_column` each row of a table is a document. Raises UsageError for a source
+    that is not there, or whose SDK is not installed.
     """
-    from batchq.source.directory import DirectorySource
-
-    for source in sources:
-        if source.startswith("s3://"):
-            raise UsageError(
-                f"no S3 in this build: {redact(source)}", hint="a source is a folder or a file"
-            )
+    if id_column is not None and text_column is None:
+        raise UsageError(
+            "--id-column names a column of a table, and without --text-column there is none",
+            hint="name the column that holds the text: --text-column text",
+        )
     avoid = [config.results]
     if creates_ledger(config):
         path = config.ledger.removeprefix("sqlite:///")
         avoid += [path, f"{path}-wal", f"{path}-shm"]
-    return [
-        DirectorySource(source, prefix=prefix, include=include, exclude=exclude, avoid=avoid)
-        for source in sources
-    ]
+
+    def opened(source: str) -> Source:
+        files = _files(source)(source, prefix=prefix, include=include, exclude=exclude, avoid=avoid)
+        return files if text_column is None else _rows(files, id_column, text_column)
+
+    return [opened(source) for source in sources]
 
 
-def open_reader() -> Reader:
-    """Reads documents by the locators that `open_sources` gives them."""
-    from batchq.source.directory import LocalReader
+def _files(source: str) -> Callable[..., Source]:
+    if not source.startswith("s3://"):
+        from batchq.source.directory import DirectorySource
 
-    return LocalReader()
+        return DirectorySource
+    try:
+        from batchq.source.s3 import S3Source
+    except ImportError:
+        raise UsageError(
+            f"documents in {redact(source)} need the library boto3",
+            hint="pip install 'batchq[aws]'",
+        ) from None
+    return S3Source
+
+
+def _rows(files: Source, id_column: str | None, text_column: str) -> Source:
+    from batchq.source.readers import AnyReader
+    from batchq.source.table import TableSource
+
+    return TableSource(files, AnyReader().open_ranges, text_column=text_column, id_column=id_column)
+
+
+def open_reader(store: Store | None = None) -> Reader:
+    """Reads documents by their locators: where sources found them, or staged in `store`."""
+    from batchq.source.readers import AnyReader
+    from batchq.store.inputs import SCHEME, Inputs
+
+    return AnyReader({} if store is None else {SCHEME: Inputs(store)})
+
+
+def open_staging(store: Store, reader: Reader) -> Callable[[str, str], str]:
+    """Keeps documents of this machine in `store` if other machines reach that.
+
+    Takes and returns a locator; see `batchq.enqueue`.
+    """
+    from batchq.enqueue import as_it_lies
+    from batchq.store.inputs import Inputs
+
+    if not store.remote:
+        return as_it_lies
+    inputs = Inputs(store)
+
+    def stage(locator: str, source_version: str) -> str:
+        if not locator.startswith("file:"):
+            return locator
+        staged = inputs.stage(reader.read(locator, source_version, MAX_STAGED), source_version)
+        # What marks a row of a table stays with it.
+        _, mark, row = locator.partition("#")
+        return f"{staged}{mark}{row}"
+
+    return stage
 
 
 @contextmanager

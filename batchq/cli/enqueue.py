@@ -57,6 +57,25 @@ def enqueue(
         list[str] | None,
         typer.Option("--exclude", metavar="G", help="No paths that match. Repeat."),
     ] = None,
+    no_stage: Annotated[
+        bool,
+        typer.Option(
+            "--no-stage",
+            help="Keep no copies in a remote result store: workers reach the documents.",
+        ),
+    ] = False,
+    text_column: Annotated[
+        str | None,
+        typer.Option(
+            "--text-column",
+            metavar="C",
+            help="Each row of a table (.jsonl, .csv, .parquet) is a document; C holds its text.",
+        ),
+    ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option("--id-column", metavar="C", help="Names the rows. Default: their numbers."),
+    ] = None,
     run: RunName = None,
     ledger: LedgerUrl = None,
     results: Results = None,
@@ -73,6 +92,8 @@ def enqueue(
       batchq enqueue ./docs
       batchq enqueue ./docs --include '*.md' --exclude 'drafts/**' --dry-run
       batchq enqueue ./docs --run words --processor stats
+      batchq enqueue s3://bucket/docs --results s3://bucket/results
+      batchq enqueue reviews.jsonl --text-column text --id-column id
       batchq enqueue ./docs --run mine --processor my_module:MyProcessor
     """
     from batchq import wiring
@@ -89,28 +110,38 @@ def enqueue(
     )
     with opened(options) as session:
         found = wiring.open_sources(
-            sources, session.config, prefix=prefix, include=include or (), exclude=exclude or ()
+            sources,
+            session.config,
+            prefix=prefix,
+            include=include or (),
+            exclude=exclude or (),
+            id_column=id_column,
+            text_column=text_column,
         )
         if dry_run:
             _plan(session, found, json=json)
         else:
-            _enqueue(session, found, replace=replace, json=json)
+            _enqueue(session, found, replace=replace, stage=not no_stage, json=json)
 
 
-def _enqueue(session: Session, sources: list[Source], *, replace: bool, json: bool) -> None:
+def _enqueue(
+    session: Session, sources: list[Source], *, replace: bool, stage: bool, json: bool
+) -> None:
     from batchq import wiring
     from batchq.cli.console import note, print_json, progress, say
-    from batchq.enqueue import enqueue
+    from batchq.enqueue import as_it_lies, enqueue
 
     run = _run(session)
+    reader = wiring.open_reader(session.store)
     with progress("enqueue", "documents") as update:
         report = enqueue(
             session.ledger,
             run,
             sources,
-            wiring.open_reader(),
+            reader,
             clock=session.clock,
             replace=replace,
+            stage=wiring.open_staging(session.store, reader) if stage else as_it_lies,
             on_progress=lambda seen: update(seen, None),
         )
     if json:

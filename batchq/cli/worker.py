@@ -122,7 +122,7 @@ def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
             ledger=session.ledger,
             run=run,
             store=session.store,
-            reader=wiring.open_reader(),
+            reader=wiring.open_reader(session.store),
             extractor=extractor,
             processor=processor,
             settings=settings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from batchq.item import NewItem
 from batchq.ledger.base import Rejection
 from batchq.source.base import Found, Reader, Skipped, Source
 
-__all__ = ["Fingerprinting", "chunks", "refuse"]
+__all__ = ["Fingerprinting", "Stage", "as_it_lies", "chunks", "refuse"]
 
 MAX_SOURCE_ID = 2_000
 """Bytes. Longer ones don't fit into an index entry of PostgreSQL, with the version."""
@@ -48,6 +48,15 @@ def refuse(each: Found | Skipped) -> Rejection | None:
     return None
 
 
+Stage = Callable[[str, str], str]
+"""From a locator and the version found there to the locator that workers will use."""
+
+
+def as_it_lies(locator: str, source_version: str) -> str:
+    """Workers read the document where it lies."""
+    return locator
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     root: str
@@ -61,8 +70,9 @@ class Fingerprinting:
     They are daemons: one that reads a slow disk must not hold up a Ctrl-C.
     """
 
-    def __init__(self, reader: Reader, threads: int) -> None:
+    def __init__(self, reader: Reader, threads: int, stage: Stage = as_it_lies) -> None:
         self._reader = reader
+        self._stage = stage
         self._ahead = 2 * threads + 2
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._stopping = False
@@ -121,5 +131,10 @@ class Fingerprinting:
                         reason = f"{error.cause}: {error.message}"
                         rejected.append(Rejection(each.source_id, reason))
                         continue
-                items.append(NewItem(each.source_id, version, size, each.locator, root))
+                try:
+                    locator = self._stage(each.locator, version)
+                except DocumentError as error:
+                    rejected.append(Rejection(each.source_id, f"{error.cause}: {error.message}"))
+                    continue
+                items.append(NewItem(each.source_id, version, size, locator, root))
         return items, rejected

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from batchq.clock import Clock
-from batchq.enqueue.fingerprinting import Fingerprinting, chunks, refuse
+from batchq.enqueue.fingerprinting import Fingerprinting, Stage, as_it_lies, chunks, refuse
 from batchq.enqueue.sending import Presence, Sender
 from batchq.item import NewItem
 from batchq.ledger.base import Enqueued, Ledger, Rejection, Run
@@ -90,19 +90,24 @@ def enqueue(
     batch_size: int = 1_000,
     threads: int = max(1, min(8, os.cpu_count() or 1)),
     ttl: float = 60.0,
+    stage: Stage = as_it_lies,
     on_progress: Callable[[int], None] | None = None,
 ) -> EnqueueReport:
     """Take up every document of `sources` as an item of `run`.
 
     `threads` fingerprint documents; `batch_size` is the number of items in one transaction
     of the ledger; `ttl`, in seconds, is how long workers wait for more items should this
-    process die. `on_progress` is told the number of documents seen so far.
+    process die. `stage` may keep each document where workers reach it. `on_progress` is
+    told the number of documents seen so far.
 
     Raises LedgerUnreachable when the ledger has given no answer to one batch for more than
     a minute. Batches that were acknowledged stay, also then and after a KeyboardInterrupt.
     """
     tally = _Tally(on_progress)
-    with Presence(ledger, run, clock, ttl) as presence, Fingerprinting(reader, threads) as done:
+    with (
+        Presence(ledger, run, clock, ttl) as presence,
+        Fingerprinting(reader, threads, stage) as done,
+    ):
         sender = Sender(ledger, presence, clock, replace)
         items: list[NewItem] = []
         for chunk_items, rejected in done.in_order(chunks(sources)):

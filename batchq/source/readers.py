@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from batchq.errors import UsageError
@@ -19,9 +20,13 @@ __all__ = ["AnyReader"]
 
 
 class AnyReader:
-    """A `Reader` of whatever a source lists. Imports the SDK when it first meets S3."""
+    """A `Reader` of whatever a source lists. Imports the SDK when it first meets S3.
 
-    def __init__(self) -> None:
+    `others` read the locators that begin with what they are named by.
+    """
+
+    def __init__(self, others: Mapping[str, Reader] | None = None) -> None:
+        self._others = dict(others or {})
         self._local = LocalReader()
         self._rows = TableReader(self.open_ranges)
         self._s3: S3Reader | None = None
@@ -40,6 +45,9 @@ class AnyReader:
         return LocalRanges(locator)
 
     def _reader(self, locator: str) -> Reader:
+        for beginning, reader in self._others.items():
+            if locator.startswith(beginning):
+                return reader
         if is_row(locator):
             return self._rows
         return self._of_s3() if locator.startswith("s3:") else self._local
