@@ -20,7 +20,7 @@ from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from batchq.clock import Clock, SystemClock
 from batchq.errors import LedgerUnreachable
-from batchq.ledger.sql.dialect import Dialect
+from batchq.ledger.sql.dialect import SQLITE, Dialect
 from batchq.ledger.sql.verdict import Verdict
 
 __all__ = ["Database", "Driver", "Repeat", "Transaction"]
@@ -110,10 +110,15 @@ class Transaction:
         if not rows:
             return 0
         statement = self._database.insert(table, columns, new_only)
-        if self.dialect.many_rows:
+        if self.dialect is SQLITE:
             self._cursor.executemany(statement, rows)
+        elif new_only:
+            columns_of = zip(*rows, strict=True)
+            self._cursor.execute(statement, tuple(map(self.dialect.array, columns_of)))
         else:
-            self._cursor.execute(statement, tuple(map(list, zip(*rows, strict=True))))
+            with self._cursor.copy(statement) as copy:
+                for row in rows:
+                    copy.write_row(row)
         return int(self._cursor.rowcount)
 
     def _execute(self, statement: str, parameters: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchq.errors import BatchqError, UsageError, WorkerReaped
 from batchq.item import NewItem
@@ -27,8 +27,7 @@ _PASSES = 1000
 """How often to look for an item that other transactions keep moving between the tables."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
+class _Named(NamedTuple):
     """An item at its place in the batch, and the row of its document if there is one."""
 
     place: int

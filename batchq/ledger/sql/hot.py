@@ -251,7 +251,7 @@ _UNREADY = "DELETE FROM ready WHERE run_id = :run AND id > :after AND id <= :unt
 
 _COUNT_CLAIM = """
 UPDATE workers SET last_token = :token, ready = ready - :number, leased = leased + :number,
-  attempts = attempts + :number, settled = false, claims_since = min(claims_since, :now)
+  attempts = attempts + :number, claims_since = min(claims_since, :now)
 WHERE id = :worker
 """
 
@@ -281,7 +281,8 @@ def _claim_by_range(
     return Claimed(lease(token, rows), Cursor(last, nothing_due(now)), now)
 
 
-_COMMITTER = "SELECT id, run_id, $now FROM workers WHERE name = :worker"
+# Writing `settled`, even to the same value, would write the index that depends on it.
+_COMMITTER = "SELECT id, run_id, $now FROM workers WHERE name = :worker AND NOT settled"
 
 _KEEP = f"""
 INSERT INTO results (run_id, id, {_COUNTERS}, worker_id, token, object_key, byte_offset,
@@ -295,7 +296,7 @@ _UNLEASE = "DELETE FROM leased WHERE run_id = :run AND id $in_ids"
 _COUNT_COMMIT = """
 UPDATE workers SET leased = leased - :number, completed = completed + :number,
   committed = committed + :number, empty = empty + :empty, adopted = adopted + :adopted,
-  divergent = divergent + :divergent, settled = false
+  divergent = divergent + :divergent
 WHERE id = :worker
 """
 

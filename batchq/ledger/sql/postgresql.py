@@ -100,6 +100,10 @@ class Postgresql:
         known = self._explain(state, said)
         if known is not None:
             return Verdict(known)
+        if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            return Verdict(
+                BatchqError(f"the ledger {self.url} refused a statement: {said} ({state or '-'})")
+            )
         unreachable = LedgerUnreachable(
             f"the ledger {self.url} gives no answer: {said}",
             hint="check that the server runs and that host, port and network are right",
@@ -126,8 +130,6 @@ class Postgresql:
                 f"{self.url} holds no batchq ledger of this version ({said})",
                 hint="run `batchq init`",
             )
-        if state and not state.startswith(("08", "40", "53", "55", "57", "58")):
-            return BatchqError(f"the ledger {self.url} refused a statement: {said} ({state})")
         return None
 
 
