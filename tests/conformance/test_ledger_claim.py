@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from batchq.errors import WorkerReaped
@@ -243,3 +245,18 @@ def test_a_claim_takes_no_more_than_the_limit_from_delayed_and_ready_together(
     world.enqueue_many(6)
     world.release("worker", world.hold("worker", 3), ReleaseReason.DRAIN)
     assert [len(world.hold("worker", 4).items) for _ in range(2)] == [4, 2]
+
+
+@pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
+def test_what_is_due_comes_first_also_after_a_jump_of_the_clock(world: World, jump: float) -> None:
+    """Whatever a client remembers of earlier claims, it remembers no wrong clock."""
+    world.worker()
+    world.enqueue_many(9)
+    world.hold("worker", 1)
+    for step in (jump, -jump):
+        given_back = world.hold("worker", 1)
+        world.clock.jump(step)
+        world.release("worker", given_back)
+        assert world.hold("worker", 1).items == tuple(
+            replace(item, attempt=item.attempt + 1) for item in given_back.items
+        )
