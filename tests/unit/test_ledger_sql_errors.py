@@ -22,8 +22,9 @@ from batchq.errors import (
     LedgerUnreachable,
     UsageError,
 )
+from batchq.item import NewItem
 from batchq.ledger.base import Role, Run
-from batchq.ledger.sql import SqlLedger, sqlite
+from batchq.ledger.sql import SqlLedger, postgresql, sqlite
 from batchq.ledger.sql.sqlite import network_filesystem
 
 SECRET = "s3cr3t/w0rd"
@@ -354,3 +355,37 @@ def test_an_address_that_cannot_be_parsed_hides_its_password() -> None:
     assert "p4%ss" not in f"{caught.value} {caught.value.hint}"
     assert caught.value.__cause__ is None
     assert "percent-encoding" in (caught.value.hint or "")
+
+
+def test_a_lock_that_stays_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction that somebody left open: no retry, and where to look for it."""
+    monkeypatch.setattr(postgresql, "_SET", postgresql._SET.replace("'10s'", "'100ms'"))
+    ledger, run = opened(postgres_url)
+    ledger.register(run, "worker", 60.0, Role.WORKER, {})
+    with psycopg.connect(postgres_url) as other:
+        other.execute("SELECT * FROM workers FOR UPDATE")
+        with pytest.raises(LedgerUnreachable, match="takes too long") as caught:
+            ledger.beat("worker", 60.0)
+        assert "pg_stat_activity" in (caught.value.hint or "")
+    assert ledger.beat("worker", 60.0)
+
+
+def test_what_was_acknowledged_is_durable_whatever_the_server_says(postgres_url: str) -> None:
+    """A session of the ledger waits for its commits even where others do not."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        name = connection.info.dbname
+        for given, wanted in (("off", "on"), ("remote_apply", "remote_apply")):
+            connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = {given}")
+            session = postgresql.Postgresql(postgres_url).connect()
+            row = session.execute("SHOW synchronous_commit").fetchone()
+            session.close()
+            assert row == (wanted,)
+
+
+def test_text_that_a_database_cannot_hold_is_refused_at_once(postgres_url: str) -> None:
+    """Trying again cannot help, and contact is not lost."""
+    ledger, run = opened(postgres_url)
+    ledger.register(run, "enqueuer", 60.0, Role.ENQUEUER, {})
+    with pytest.raises(BatchqError, match="refused a statement") as caught:
+        ledger.enqueue("enqueuer", 1, [NewItem("a\0b", "sha256:1", 1, "file:///a", "file:///")])
+    assert caught.value.exit_code is ExitCode.ERROR

@@ -127,7 +127,7 @@ class Transaction:
             if type(value) is list:
                 parameters[name] = self.dialect.array(value)
         if asks_now:
-            parameters["ledger_now"] = self._database.set_now()
+            parameters["ledger_now"] = self._database.bound_now()
         self._cursor.execute(sql, parameters)
 
 
@@ -169,7 +169,6 @@ class Database:
 
     def migrate(self, work: Callable[[Transaction, Connection], None]) -> None:
         """`work` in one transaction that writes, on a connection that Core knows too."""
-
         # Made only for this: it loads a dialect, which the verbs do without.
         engine = create_engine(
             self.driver.engine_url,
@@ -213,7 +212,7 @@ class Database:
             self._records[statement] = namedtuple("Record", names)
         return self._records[statement]
 
-    def set_now(self) -> int:
+    def bound_now(self) -> int:
         """What the clock that stands in for the database's shows, in milliseconds."""
         assert self._ledger_clock is not None
         return round(self._ledger_clock.now() * 1000)

@@ -104,10 +104,10 @@ WITH me AS MATERIALIZED (
   SELECT EXISTS (
     SELECT 1 FROM delayed WHERE run_id = (SELECT run_id FROM me)
     AND not_before >= :since AND not_before <= (SELECT now FROM me) AND losses <= :most
-  ) AS any
+  ) AS found
 ), go AS MATERIALIZED (
   SELECT me.run_id FROM me, due
-  WHERE NOT due.any AND me.state = 'live' AND me.last_token IS DISTINCT FROM :token
+  WHERE NOT due.found AND me.state = 'live' AND me.last_token IS DISTINCT FROM :token
 ), ahead AS MATERIALIZED (
   SELECT ctid AS place, id FROM ready
   WHERE run_id = (SELECT run_id FROM go) AND id > :after

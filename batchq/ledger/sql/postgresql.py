@@ -48,6 +48,12 @@ _SETTINGS = {
     "jit": "off",
 }
 
+# What was acknowledged must survive a crash of the server; a stronger setting stays.
+_DURABLE = """
+SELECT set_config('synchronous_commit', 'on', false)
+WHERE current_setting('synchronous_commit') = 'off'
+"""
+
 _SET = "SELECT " + ", ".join(f"set_config('{k}', '{v}', false)" for k, v in _SETTINGS.items())
 
 # The server may refuse a connection before it sends a code, so its words must do.
@@ -57,12 +63,13 @@ _DENIED = re.compile(
 )
 _NO_DATABASE = re.compile(r"database \"?(.*?)\"? does not exist")
 
-
 _CONFLICT = ("40001", "40P01")
 """A serialization failure, a deadlock."""
 
-_OVERLOADED = ("57014", "55P03", "53100")
-"""A statement or a lock took longer than the session allows; the disk is full."""
+_TOO_LONG = ("57014", "55P03")
+"""A statement, or the wait for a lock, took longer than the session allows."""
+
+_DISK_FULL = "53100"
 
 
 class Postgresql:
@@ -91,6 +98,7 @@ class Postgresql:
         """A connection in autocommit mode."""
         connection = psycopg.connect(self._conninfo, autocommit=True, **self._options)
         connection.execute(_SET)
+        connection.execute(_DURABLE)
         return connection
 
     def judge(self, error: BaseException) -> Verdict:
@@ -104,15 +112,27 @@ class Postgresql:
             return Verdict(
                 BatchqError(f"the ledger {self.url} refused a statement: {said} ({state or '-'})")
             )
-        unreachable = LedgerUnreachable(
-            f"the ledger {self.url} gives no answer: {said}",
-            hint="check that the server runs and that host, port and network are right",
+        if state in _TOO_LONG:
+            return Verdict(
+                LedgerUnreachable(
+                    f"the ledger {self.url} takes too long: {said}",
+                    hint="look in pg_stat_activity for transactions that were left open",
+                )
+            )
+        if state == _DISK_FULL:
+            return Verdict(
+                LedgerUnreachable(
+                    f"no space is left for the ledger {self.url}: {said}",
+                    hint="free some space on the server; nothing that was acknowledged is lost",
+                )
+            )
+        return Verdict(
+            LedgerUnreachable(
+                f"the ledger {self.url} gives no answer: {said}",
+                hint="check that the server runs and that host, port and network are right",
+            ),
+            pause=(0.01 if state in _CONFLICT else 0.5) * random_fraction(),
         )
-        if state in _CONFLICT:
-            return Verdict(unreachable, pause=0.01 * random_fraction())
-        if state in _OVERLOADED:
-            return Verdict(unreachable)
-        return Verdict(unreachable, pause=0.1 + 0.4 * random_fraction())
 
     def _explain(self, state: str, said: str) -> BatchqError | None:
         if missing := _NO_DATABASE.search(said):
