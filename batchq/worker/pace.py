@@ -23,6 +23,7 @@ SURELY_SMALL = 1024 * 1024
 """Bytes of a result that no store takes long for."""
 
 MAX_FLUSH_ITEMS = 1_000
+CHEAP_SHARE = 0.01
 MAX_FLUSH_SECONDS = 5.0
 
 
@@ -131,9 +132,15 @@ class Pace:
         return max(1, min(MAX_FLUSH_ITEMS, int(self.flush_interval() / max(per_item, 1e-6))))
 
     def flush_interval(self) -> float:
-        """Seconds after which a waiting result is committed, however few there are."""
+        """Seconds after which a waiting result is committed, however few there are.
+
+        Young's interval, but no longer than what keeps commits to a hundredth of the time:
+        a cheap one behind the device costs nothing, and the estimate of the time to an
+        interruption may be far off.
+        """
         with self._lock:
             cost = self._flush_seconds.value
         if cost is None:
             return 0.0
-        return min(MAX_FLUSH_SECONDS, young_interval(cost, self._expected_uptime_s))
+        young = young_interval(cost, self._expected_uptime_s)
+        return min(MAX_FLUSH_SECONDS, young, cost / CHEAP_SHARE)

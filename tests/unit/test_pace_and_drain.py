@@ -45,16 +45,23 @@ def test_claims_shrink_near_the_end_where_others_work_too() -> None:
 
 
 def test_results_are_committed_at_once_until_a_commit_was_measured() -> None:
-    """The first flush measures; dearer flushes come less often, at most each five seconds."""
+    """The first flush measures; dearer ones come less often, at most each five seconds."""
     pace = Pace()
     assert (pace.flush_size(), pace.flush_interval()) == (1, 0.0)
     pace.batch_done(items=10, seconds=1.0)
-    pace.flush_done(0.000_1)
-    assert math.isclose(young_interval(0.000_1, 5 * 3600), pace.flush_interval())
-    assert pace.flush_size() == 18
+    pace.flush_done(0.01)
+    # A hundredth of the time: each second, ten items.
+    assert (pace.flush_size(), pace.flush_interval()) == (10, 1.0)
     pace.flush_done(60.0)
     assert pace.flush_interval() == 5.0
     assert Pace(flush_items=7).flush_size() == 7
+
+
+def test_frequent_interruptions_bring_frequent_commits() -> None:
+    """Young's interval counts where it is the shorter one."""
+    pace = Pace(expected_uptime_s=60.0)
+    pace.flush_done(0.03)
+    assert math.isclose(pace.flush_interval(), young_interval(0.03, 60.0))
 
 
 def test_the_first_notice_sets_the_deadline_and_repeats_change_nothing() -> None:
