@@ -28,7 +28,7 @@ lint: venv
 	$(BIN)/lint-imports
 
 bench: venv
-	@for file in benchmarks/[!_]*.py; do \
+	@for file in $$(grep -l __main__ benchmarks/*.py); do \
 		name=$$(basename $$file .py); echo "== $$name"; \
 		$(BIN)/python -m benchmarks.$$name || exit 1; \
 	done

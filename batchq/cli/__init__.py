@@ -59,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = _run(argv, as_json="--json" in options)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read us has seen enough. Nothing may be written at exit either.
+    except OSError:
+        # Whoever reads stdout has seen enough, or it is full: Python must not try again at exit.
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.ERROR
@@ -68,10 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str], *, as_json: bool) -> int:
-    from batchq.cli.console import note, report
+    from batchq.cli.console import report
 
     try:
-        return app(argv, prog_name="batchq", standalone_mode=False) or ExitCode.OK
+        code = app(argv, prog_name="batchq", standalone_mode=False) or ExitCode.OK
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:
         raise
     except BatchqError as error:
@@ -82,15 +84,27 @@ def _run(argv: list[str], *, as_json: bool) -> int:
         failure = UsageError(error.format_message(), hint=f"see {command} --help")
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED_TWICE
+    except OSError as error:
+        failure = BatchqError(
+            f"the operating system says: {error}",
+            hint="look at the disk and the permissions; BATCHQ_DEBUG=1 shows where it happened",
+        )
+        _show_traceback()
     except Exception as error:
-        if os.environ.get("BATCHQ_DEBUG"):
-            from traceback import format_exc
-
-            note(format_exc())
         failure = BatchqError(
             f"unexpected {type(error).__name__}: {error}",
             hint="this is a defect in batchq or in your processor; "
             "BATCHQ_DEBUG=1 shows where it happened",
         )
+        _show_traceback()
     report(failure, as_json=as_json)
     return failure.exit_code
+
+
+def _show_traceback() -> None:
+    if os.environ.get("BATCHQ_DEBUG"):
+        from traceback import format_exc
+
+        from batchq.cli.console import note
+
+        note(format_exc())

@@ -24,7 +24,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def enqueue(
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Folders or files.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="SOURCE...", help="Folders or files, also s3://BUCKET/FOLDER."),
+    ],
     processor: Annotated[
         str | None,
         typer.Option(

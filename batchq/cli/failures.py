@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batchq.cli.options import ConfigFile, Json, LedgerUrl, RunName, given
+from batchq.cli.options import ConfigFile, Json, LedgerUrl, RunName, given, unicode
 
 if TYPE_CHECKING:
     from batchq.ledger.base import DeadLetter, Ledger, Run
@@ -96,13 +96,13 @@ def retry(
     from batchq.clock import random_hex
     from batchq.ledger.base import Role
 
+    named = [unicode(source_id) for source_id in source_ids or ()]
+    unicode(cause or "")
     with opened(given(run=run, ledger=ledger, config=config)) as session:
         operator = f"retry-{socket.gethostname()}-{os.getpid()}-{random_hex(32)}"
         about = {"host": socket.gethostname(), "pid": os.getpid()}
         session.ledger.register(session.run, operator, OPERATOR_TTL_S, Role.OPERATOR, about)
-        number = session.ledger.retry(
-            operator, session.run, source_ids=source_ids or (), cause=cause
-        )
+        number = session.ledger.retry(operator, session.run, source_ids=named, cause=cause)
         session.ledger.stop(operator, "retry finished")
         if json:
             print_json({"schema": 1, "run": session.run.name, "retried": number})

@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["ConfigFile", "Json", "LedgerUrl", "Results", "RunName", "given"]
+from batchq.errors import UsageError
+
+__all__ = ["ConfigFile", "Json", "LedgerUrl", "Results", "RunName", "given", "unicode"]
 
 RunName = Annotated[
     str | None,
@@ -25,7 +27,9 @@ LedgerUrl = Annotated[
 Results = Annotated[
     str | None,
     typer.Option(
-        "--results", metavar="FOLDER", help="The result store. Default: batchq-data/results."
+        "--results",
+        metavar="STORE",
+        help="A folder or s3://BUCKET/PREFIX. Default: batchq-data/results.",
     ),
 ]
 ConfigFile = Annotated[
@@ -39,4 +43,19 @@ Json = Annotated[
 
 def given(**options: Any) -> dict[str, Any]:
     """The settings that were named on the command line."""
-    return {name: value for name, value in options.items() if value is not None}
+    named = {name: value for name, value in options.items() if value is not None}
+    for value in named.values():
+        unicode(str(value))
+    return named
+
+
+def unicode(argument: str) -> str:
+    """`argument` as it is. Raises UsageError if its bytes were no UTF-8."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"the argument {argument!r} is not valid UTF-8",
+            hint="source ids are: bytes that are not stand percent-escaped in them",
+        ) from None
+    return argument

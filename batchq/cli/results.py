@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, given
+from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, given, unicode
 
 __all__ = ["add_to"]
 
@@ -42,6 +42,7 @@ def results(
     """
     from batchq.cli.console import print_json, progress, say
     from batchq.cli.session import opened
+    from batchq.enqueue import check_store
     from batchq.errors import UsageError
     from batchq.results import export, fetch
 
@@ -50,8 +51,10 @@ def results(
             "name one document, or a file for all results",
             hint="batchq results docs/a.md, or batchq results --output results.jsonl",
         )
+    unicode(source_id or "")
     with opened(given(run=run, ledger=ledger, results=results, config=config)) as session:
         parts = session.ledger, session.run, session.store
+        check_store(session.store, session.run)
         if source_id is not None:
             print_json(fetch(*parts, source_id))
             return

@@ -313,7 +313,8 @@ def test_an_error_is_a_document_too(desk: Desk) -> None:
         (["results", "docs/a.md", "--output", "all.jsonl"], "--output"),
         (["status", "--config", "missing.toml"], None),
         (["status", "--ledger", "dynamodb://table?region=eu"], "postgresql://"),
-        (["init", "--results", "s3://bucket/prefix"], "folder"),
+        (["status", "--run", "\udcff"], "percent-escaped"),
+        (["results", "\udcff"], "percent-escaped"),
     ],
 )
 def test_usage_errors_have_one_code(desk: Desk, arguments: Sequence[str], hint: str | None) -> None:
@@ -469,6 +470,24 @@ def test_a_reader_that_has_seen_enough_causes_no_noise(enqueued: Desk) -> None:
     assert process.stderr.read() == b""
     assert process.wait(60) == 1
     process.stderr.close()
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_full_disk_behind_stdout_is_an_error(enqueued: Desk, options: Sequence[str]) -> None:
+    """What could not be printed was not said."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "batchq", "status", *options],
+            cwd=enqueued.folder,
+            env=enqueued.environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")
