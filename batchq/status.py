@@ -10,7 +10,7 @@ from batchq.clock import Clock
 from batchq.errors import ExitCode, WaitTimedOut
 from batchq.ledger.base import Counts, Ledger, Role, Run, WorkerStatus
 
-__all__ = ["SCHEMA", "ended", "outcome", "rate_per_s", "snapshot", "wait"]
+__all__ = ["SCHEMA", "outcome", "rate_per_s", "snapshot", "wait"]
 
 SCHEMA = 1
 """Of every JSON document that a command prints."""
@@ -75,11 +75,6 @@ def rate_per_s(workers: Iterable[WorkerStatus], now: float) -> float | None:
     return sum(rates) or None
 
 
-def ended(counts: Counts) -> bool:
-    """Whether nothing is left to do and nobody is about to bring more."""
-    return counts.tallies.ready + counts.tallies.leased == 0 and counts.enqueuers_alive == 0
-
-
 def outcome(counts: Counts) -> ExitCode:
     """The exit code that a run which has ended stands for."""
     return ExitCode.DEAD_LETTERS if counts.tallies.dead_lettered else ExitCode.OK
@@ -99,7 +94,7 @@ def wait(
     """
     never = threading.Event()
     deadline = None if timeout is None else clock.monotonic() + timeout
-    while not ended(counts := ledger.counts(run)):
+    while not (counts := ledger.counts(run)).run_is_over:
         each()
         left = POLL_S if deadline is None else deadline - clock.monotonic()
         if left <= 0:

@@ -164,6 +164,12 @@ class Counts:
     next_due_s: float | None = None
     exact: bool = True
 
+    @property
+    def run_is_over(self) -> bool:
+        """Whether nothing is left to do and nobody alive is about to bring more."""
+        remaining = self.tallies.ready + self.tallies.leased
+        return self.exact and remaining == 0 and self.enqueuers_alive == 0
+
 
 @dataclass(frozen=True, slots=True)
 class Rejection:

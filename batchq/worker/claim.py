@@ -116,14 +116,8 @@ class Claimer:
         return self.counts
 
     def _run_is_over(self, counts: Counts) -> bool:
-        tallies = counts.tallies
-        return (
-            not self._parts.follow
-            and counts.exact
-            and len(self._holdings) == 0
-            and tallies.ready + tallies.leased == 0
-            and counts.enqueuers_alive == 0
-        )
+        nothing_held = len(self._holdings) == 0
+        return not self._parts.follow and nothing_held and counts.run_is_over
 
     def _pause(self, seconds: float) -> None:
         """Jittered, so that a fleet does not ask in step; over when nothing is held any more."""

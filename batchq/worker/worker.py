@@ -94,7 +94,7 @@ def run_worker(
         source.watch(drain.begin)
     try:
         counts = ledger.counts(run)
-        if not settings.follow and _is_over(counts):
+        if not settings.follow and counts.run_is_over:
             return _nothing_to_do(counts, events)
         about = _about(settings, watching)
         registration = Registration(ledger, run, _host(), settings.lease_ttl, about)
@@ -240,7 +240,7 @@ class _Life:
             counts = self._parts.ledger.counts(self._parts.run)
         except LedgerUnreachable:
             return ExitCode.STOPPED
-        if self._parts.drain.started and not _is_over(counts):
+        if self._parts.drain.started and not counts.run_is_over:
             return ExitCode.STOPPED
         return _finished_code(counts)
 
@@ -253,11 +253,6 @@ def _quietly(call: Callable[[], object]) -> None:
         call()
     except BatchqError as error:
         log.warning("last call to the ledger: %s", error)
-
-
-def _is_over(counts: Counts) -> bool:
-    remaining = counts.tallies.ready + counts.tallies.leased
-    return counts.exact and remaining == 0 and counts.enqueuers_alive == 0
 
 
 def _finished_code(counts: Counts) -> ExitCode:
