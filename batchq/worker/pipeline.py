@@ -216,7 +216,7 @@ class Pipeline:
         except DocumentError as error:
             self.settler.failed(work, error.cause, error.message, final=error.final)
         except StoreError as error:
-            log.warning("%s: cannot look for an earlier result: %s", item.source_id, error)
+            log.warning("%s: no answer from the store: %s", item.source_id, error)
             self.settler.released([work], ReleaseReason.STORE)
         except BrokenObject as error:
             self._give_up_key(work, error)

@@ -46,6 +46,21 @@ def test_a_missing_copy_and_other_bytes_are_told_apart() -> None:
     assert large.value.cause == "too_large"
 
 
+def test_one_damaged_read_decides_nothing() -> None:
+    """The copy is read again before it is called changed."""
+    store = MemoryStore()
+    inputs = Inputs(store)
+    locator = inputs.stage(TEXT, VERSION)
+    read, damaged = store.read, [True]
+
+    def once_damaged(key: str, offset: int = 0, length: int | None = None) -> bytes:
+        data = read(key, offset, length)
+        return data[:-1] + b"?" if damaged and damaged.pop() else data
+
+    store.read = once_damaged  # type: ignore[method-assign]
+    assert inputs.read(locator, VERSION, 1_000) == TEXT
+
+
 def test_documents_of_this_machine_are_staged_only_where_others_reach_the_store(
     tmp_path: Path,
 ) -> None:
