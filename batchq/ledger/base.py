@@ -134,7 +134,8 @@ class Ledger(Protocol):
 
         All the dead are marked at once and named in this answer only; what a marked
         worker holds beyond `limit` goes back with later calls, and until then its token
-        still holds. Enqueuers and operators are reaped too: they just stop counting.
+        still holds. Enqueuers and operators are reaped too: they just stop counting. The
+        stop reason tells the cost: for how long there was no beat, and how many items.
 
         A returned item is due at once and its `losses` grows by one. If its worker held
         just this item when it was marked, in all its leases, the loss is a lone one and

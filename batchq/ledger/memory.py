@@ -158,9 +158,7 @@ class MemoryLedger:
             if process.state is not WorkerState.LIVE or live:
                 continue
             if self._contact.lasted(process.ttl):
-                process.state = WorkerState.REAPED
-                # Decided now: the last page of a large lease is no lone loss.
-                process.lost_alone = len(self._tables.held_by(process)) == 1
+                process.be_lost(now, held=len(self._tables.held_by(process)))
                 names.append(process.name)
         return tuple(names)
 

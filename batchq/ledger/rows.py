@@ -119,6 +119,12 @@ class Process:
     def alive(self, now: float) -> bool:
         return self.state is WorkerState.LIVE and self.expires_at > now
 
+    def be_lost(self, now: float, held: int) -> None:
+        self.state = WorkerState.REAPED
+        # Decided now: the last page of a large lease is no lone loss.
+        self.lost_alone = held == 1
+        self.stop_reason = f"no sign of life for {int(now - self.beat_at)} s, {held} items lost"
+
 
 class Tables:
     """What all clients of one in-memory ledger share."""

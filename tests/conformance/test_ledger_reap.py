@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from batchq.clock import ManualClock
@@ -39,12 +41,16 @@ def test_a_dead_worker_is_reaped_once(world: World) -> None:
 
 
 def test_a_reaped_worker_is_over(world: World) -> None:
-    """Its beats are refused, and `workers` says what became of it."""
+    """Its beats are refused, and `workers` says what became of it and what that cost."""
     world.worker("victim")
+    world.enqueue_many(3)
+    world.hold("victim", 2)
     world.lose("victim")
     assert not world.ledger.beat("victim", TTL)
     status = {s.name: s for s in world.ledger.workers(world.run)}["victim"]
     assert (status.state, status.alive, status.held) == (WorkerState.REAPED, False, 0)
+    assert status.stop_reason is not None
+    assert re.fullmatch(r"no sign of life for \d+ s, 2 items lost", status.stop_reason)
 
 
 def test_who_beats_is_not_reaped(world: World) -> None:
