@@ -9,6 +9,7 @@ from typing import Any
 from batchq.clock import Clock
 from batchq.errors import ExitCode, WaitTimedOut
 from batchq.ledger.base import Counts, Ledger, Role, Run, WorkerStatus
+from batchq.ledger.history import uptime
 
 __all__ = ["SCHEMA", "outcome", "rate_per_s", "snapshot", "wait"]
 
@@ -29,6 +30,7 @@ def snapshot(ledger: Ledger, run: Run, *, duplicates: bool = False) -> dict[str,
     workers = ledger.workers(run)
     tallies = counts.tallies
     rate = rate_per_s(workers, counts.now)
+    lived = uptime(workers, counts.now)
     remaining = tallies.ready + tallies.leased
     return {
         "schema": SCHEMA,
@@ -57,6 +59,11 @@ def snapshot(ledger: Ledger, run: Run, *, duplicates: bool = False) -> dict[str,
             "lost_leases": tallies.lost_leases,
             "interrupted": tallies.interrupted,
             "failures": tallies.failures,
+        },
+        "interruptions": {
+            "count": lived.interruptions,
+            "worker_s": round(lived.worker_s, 1),
+            "mean_uptime_s": None if lived.mean_s is None else round(lived.mean_s, 1),
         },
         "workers": [_worker(worker, counts.now) for worker in workers],
         "rate_per_s": None if rate is None else round(rate, 3),

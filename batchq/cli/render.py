@@ -103,7 +103,12 @@ def _repeats(status: dict[str, Any], *, content: bool) -> Text:
         f"{rework['interrupted']:,} interrupted",
         f"{rework['failures']:,} failures",
     ]
-    return Text(f"duplicates  {', '.join(known)}\nrework      {', '.join(again)}")
+    lines = [f"duplicates  {', '.join(known)}", f"rework      {', '.join(again)}"]
+    cut_short = status["interruptions"]
+    if cut_short["count"]:
+        mean = duration(cut_short["mean_uptime_s"])
+        lines.append(f"uptime      {cut_short['count']:,} interruptions, one in {mean} of work")
+    return Text("\n".join(lines))
 
 
 def _workers(workers: list[dict[str, Any]]) -> RenderableType:

@@ -29,6 +29,7 @@ class Drain:
         self._window = DEFAULT_WINDOW_S if window is None else window
         # Re-entrant, since a signal may arrive while another signal's notice is taken.
         self._lock = threading.RLock()
+        self._began = 0.0
         self._deadline = 0.0
         self._started = threading.Event()
         self._ahead_s: float | None = None
@@ -44,7 +45,7 @@ class Drain:
             if self.notice is not None:
                 return False
             self.notice = notice
-            now = self._clock.monotonic()
+            now = self._began = self._clock.monotonic()
             if notice.deadline is None:
                 self._deadline = now + self._window
             else:
@@ -63,6 +64,10 @@ class Drain:
             return float("inf")
         margin = min(MARGIN_S, self._window / 4)
         return self._deadline - margin - self._clock.monotonic()
+
+    def seconds_since(self) -> float:
+        """Since the notice; 0 if there was none."""
+        return self._clock.monotonic() - self._began if self.started else 0.0
 
     def fits(self, seconds: float) -> bool:
         """Whether a step that takes `seconds` ends in time."""

@@ -68,6 +68,7 @@ class Pace:
         self._seconds_per_item = _Average()
         self._batch_items = _Average()
         self._flush_seconds = _Average()
+        self._flush_total = 0.0
         self._put_seconds = _Average()
         self._largest_put = 0
 
@@ -81,6 +82,12 @@ class Pace:
         """A commit took `seconds`."""
         with self._lock:
             self._flush_seconds.add(seconds)
+            self._flush_total += seconds
+
+    def flush_share(self, lifetime_s: float) -> float:
+        """Which part of the worker's time went into commits."""
+        with self._lock:
+            return self._flush_total / lifetime_s if lifetime_s > 0 else 0.0
 
     def put_done(self, size: int, seconds: float) -> None:
         """A result of `size` bytes took `seconds` to store and read back."""

@@ -62,7 +62,7 @@ class Settler:
     """`completed`, `failed` and `released` may be called from any thread.
 
     `step` is called whenever the ledger was asked: waiting for it is no stall.
-    `accepted` counts the results it took.
+    `accepted` counts the results it took, `given_back` the items released.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class Settler:
         self._halt = halt
         self._step = step
         self.accepted = 0
+        self.given_back = 0
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         self._results: list[_Completed] = []
         self._oldest = 0.0
@@ -176,6 +177,7 @@ class Settler:
         held = [work.held for work in outcome.works]
         self._ask(lambda: self._ledger.release(self._registration.name, held, outcome.reason))
         self._holdings.settle(outcome.works)
+        self.given_back += len(held)
         self._announce("released", outcome.works)
 
     def _ask(self, verb: Callable[[], T]) -> T:

@@ -18,6 +18,7 @@ from batchq.event import Events
 from batchq.inference.base import Processor
 from batchq.lease import ReleaseReason
 from batchq.ledger.base import Counts, Ledger, Run
+from batchq.ledger.history import FINISHED, uptime
 from batchq.notice.base import Notice, NoticeSource
 from batchq.source.base import Extractor, Reader
 from batchq.store.base import Store
@@ -36,6 +37,9 @@ PROGRESS_EVERY_S = 0.5
 LAST_CALLS_S = 10.0
 """How long the last calls to the ledger may take where no deadline presses."""
 
+MAX_FLUSH_SHARE = 0.05
+"""Of a worker's time; above it a person is told."""
+
 LIBRARIES = ("batchq", "torch", "transformers", "sentence-transformers", "tokenizers", "numpy")
 
 
@@ -44,7 +48,8 @@ class WorkerSettings:
     """What a person may set. Times in seconds; none means measured or the default.
 
     `claim`: items a claim; `flush_items`: results a commit; `notice_window`: from a
-    notice without a deadline to the end; `expected_uptime`: mean time to an interruption.
+    notice without a deadline to the end; `expected_uptime`: mean time to an interruption,
+    until the run's own history says more.
     """
 
     lease_ttl: float = 60.0
@@ -113,7 +118,9 @@ def run_worker(
             pace=Pace(
                 claim=settings.claim,
                 flush_items=settings.flush_items,
-                expected_uptime_s=settings.expected_uptime,
+                expected_uptime_s=uptime(ledger.workers(run), counts.now).expected_s(
+                    settings.expected_uptime
+                ),
             ),
             device=settings.device,
             provenance={"device": settings.device, "versions": about["versions"]},
@@ -145,6 +152,7 @@ class _Life:
         self._counts = counts
         self._reported_at = float("-inf")
         self._announced = False
+        self._began = parts.clock.monotonic()
         self._pipeline = Pipeline(parts)
         self._heartbeat = Heartbeat(
             parts.ledger,
@@ -181,7 +189,7 @@ class _Life:
             self._leave(lambda: parts.ledger.stop(parts.registration.name, reason))
             self._stopped(reason, code)
             raise
-        reason = drain.reason() or "run finished"
+        reason = self._reason_to_stop()
         self._leave(lambda: parts.ledger.stop(parts.registration.name, reason))
         code = self._exit_code()
         self._stopped(reason, code)
@@ -244,8 +252,25 @@ class _Life:
             return ExitCode.STOPPED
         return _finished_code(counts)
 
+    def _reason_to_stop(self) -> str:
+        """With what the interruption cost: items given back, and seconds of the drain."""
+        drain = self._parts.drain
+        if not drain.started:
+            return FINISHED
+        given_back = self._pipeline.settler.given_back + len(self._pipeline.holdings)
+        return f"{drain.reason()}; {given_back} items given back in {drain.seconds_since():.1f} s"
+
     def _stopped(self, reason: str, code: ExitCode) -> None:
-        self._parts.events.emit("stopped", reason=reason, exit_code=int(code))
+        lived = self._parts.clock.monotonic() - self._began
+        share = self._parts.pace.flush_share(lived)
+        if share > MAX_FLUSH_SHARE:
+            log.warning(
+                "commits took %.0f %% of the time; raise flush_items, or see what slows the ledger",
+                100 * share,
+            )
+        self._parts.events.emit(
+            "stopped", reason=reason, exit_code=int(code), flush_share=round(share, 4)
+        )
 
 
 def _quietly(call: Callable[[], object]) -> None:

@@ -77,6 +77,7 @@ def test_the_snapshot_has_the_documented_shape() -> None:
         "items",
         "duplicates",
         "rework",
+        "interruptions",
         "workers",
         "rate_per_s",
         "eta_s",

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from batchq.clock import ManualClock
-from batchq.ledger.base import Counts, Tallies
+from batchq.ledger.base import Counts, Role, Tallies, WorkerState, WorkerStatus
+from batchq.ledger.history import FINISHED, uptime
 from batchq.notice.base import Notice
 from batchq.worker.drain import Drain
 from batchq.worker.pace import FIRST_CLAIM, MAX_HOLD, Pace, young_interval
@@ -97,3 +98,30 @@ def test_a_first_large_upload_does_not_fit_into_any_drain() -> None:
     assert pace.seconds_to_commit(50_000_000) == math.inf
     pace.put_done(size=40_000_000, seconds=0.2)
     assert math.isclose(pace.seconds_to_commit(50_000_000), 0.3)
+
+
+def test_the_runs_own_history_outweighs_the_assumption() -> None:
+    """(observed + prior) / (interruptions + 1); a finished worker was not interrupted."""
+
+    def lived(seconds: float, state: WorkerState, reason: str | None) -> WorkerStatus:
+        return WorkerStatus("w", Role.WORKER, state, False, 0, 0, 0.0, seconds, reason)
+
+    history = uptime(
+        [
+            lived(3_600, WorkerState.STOPPED, FINISHED),
+            lived(1_200, WorkerState.REAPED, "no sign of life for 60 s, 3 items lost"),
+            lived(600, WorkerState.STOPPED, "spot terminate by ec2; 0 items given back in 1.0 s"),
+        ],
+        now=5_000.0,
+    )
+    assert (history.worker_s, history.interruptions, history.mean_s) == (5_400, 2, 2_700)
+    assert history.expected_s(18_000) == 7_800
+    assert uptime([], now=0.0).expected_s(18_000) == 18_000
+
+
+def test_the_share_of_commits_is_told() -> None:
+    """Seconds in commits over the worker's life."""
+    pace = Pace()
+    pace.flush_done(0.5)
+    pace.flush_done(1.5)
+    assert pace.flush_share(40.0) == 0.05

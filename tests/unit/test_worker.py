@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 
@@ -136,7 +137,12 @@ def test_a_notice_releases_what_has_not_begun_and_commits_what_has() -> None:
     kinds = [event.kind for event in kit.events.all()]
     assert "claimed" not in kinds[kinds.index("notice") :]
     [worker] = [w for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER]
-    assert (worker.state, worker.stop_reason) == (WorkerState.STOPPED, "spot terminate by button")
+    assert worker.state is WorkerState.STOPPED
+    assert worker.stop_reason is not None
+    assert re.fullmatch(
+        rf"spot terminate by button; {tallies.interrupted} items given back in \d\.\d s",
+        worker.stop_reason,
+    )
     # Another worker finishes what is left, and the outputs are those of a quiet run.
     kit.processor.before_batch = lambda texts: None
     assert kit.work() == ExitCode.OK
@@ -151,7 +157,8 @@ def test_the_stop_reason_says_how_far_ahead_the_notice_came() -> None:
     kit.processor.before_batch = lambda texts: kit.notices.press(SystemClock().monotonic() + 118.4)
     assert kit.work() == ExitCode.STOPPED
     [worker] = [w for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER]
-    assert worker.stop_reason == "spot terminate notice, 118 s ahead, by button"
+    assert worker.stop_reason is not None
+    assert worker.stop_reason.startswith("spot terminate notice, 118 s ahead, by button; ")
     assert kit.notices.drained
 
 
