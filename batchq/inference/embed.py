@@ -34,9 +34,9 @@ DEFAULT_MODEL = "all-MiniLM-L6-v2"
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _BATCHINGS = ("packed", "fixed")
-_PACKED_STEP = 2_048
-_FIXED_STEP = 1_024
-_ACCELERATOR_STEP = 32_768
+# Small steps pad less, and a CPU gains nothing from larger ones; an accelerator does.
+_STEP = 1_024
+_ACCELERATOR_STEP = 8_192
 _STEPS_A_BATCH = 8
 
 
@@ -95,7 +95,7 @@ class Embed:
         self._normalise = normalise
         self._fixed = batching == "fixed"
         self._given_step_tokens = step_tokens
-        self._step_tokens = step_tokens or (_FIXED_STEP if self._fixed else _PACKED_STEP)
+        self._step_tokens = step_tokens or _STEP
         self._model_folder = model_folder
         self._tokenizer_lock = threading.Lock()
         self._device = "cpu"
