@@ -105,8 +105,9 @@ class Sqlite:
                     hint="look for a stopped batchq, a backup or an open sqlite3 shell: "
                     f"fuser {self.path}",
                 ),
-                # Short, and at random: whoever waits longest must not also look least often.
-                pause=0.002 * random_fraction(),
+                # At random, and shorter than a transaction takes: longer pauses left the lock
+                # idle for half of the time, growing ones left it to whoever came last.
+                pause=0.0005 * random_fraction(),
             )
         return Verdict(self._explain(name, str(error)))
 
