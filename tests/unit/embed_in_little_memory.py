@@ -9,16 +9,16 @@ import sys
 from batchq.inference.base import Document
 from batchq.inference.embed import Embed
 
-ROOM = 64 * 2**20
-"""Bytes left: a step of 8,192 tokens needs more than 100 MB for one layer alone."""
+ROOM = 32 * 2**20
+"""Bytes left: a step of 4,096 tokens needs more than 50 MB for one layer alone."""
 
 
 def main() -> int:
-    processor = Embed(step_tokens=8_192)
+    processor = Embed(step_tokens=4_096)
     processor.load("cpu")
     prepared = [
         processor.prepare(Document(f"text/{index}", "sha256:0", "text/plain", "word " * 126))
-        for index in range(64)
+        for index in range(32)
     ]
     processor.infer(prepared[:2])
     before = processor._step_tokens

@@ -266,6 +266,30 @@ def test_another_module_is_refused_by_name(folder: Path, tmp_path: Path, kind: s
         Embed(model=str(copy)).manifest()
 
 
+@pytest.mark.parametrize(
+    ("text", "spans", "cost", "first"),
+    [
+        (SHORT[0], [(0, 9)], 11, [-0.04695, 0.07437, 0.0558, -0.02107]),
+        (
+            " ".join(f"word{index}" for index in range(400)),
+            [(0, 252), (219, 471), (438, 690), (657, 909), (876, 1128)],
+            1270,
+            [0.00823, -0.06694, -0.05282, -0.02419],
+        ),
+    ],
+)
+def test_outputs_are_those_of_code_version_1(
+    packed: Embed, text: str, spans: list[tuple[int, int]], cost: int, first: list[float]
+) -> None:
+    """Where this fails, outputs have changed: raise CODE_VERSION together with these."""
+    prepared = packed.prepare(document(text))
+    (output,) = packed.infer([prepared])
+    assert packed.CODE_VERSION == 1
+    assert prepared.payload.spans == spans
+    assert prepared.cost == cost
+    assert numpy.allclose(output.value[:4], first, atol=2e-5)
+
+
 # -- trouble ---------------------------------------------------------------------------
 
 
