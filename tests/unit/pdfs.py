@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import zlib
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ def pdf(*pages: bytes, count: int | None = None, compress: bool = False) -> byte
     ]
     kids = []
     for content in pages:
-        data = zlib.compress(content, 9) if compress else content
+        data = _compressed(content) if compress else content
         extra = b"/Filter/FlateDecode" if compress else b""
         objects.append(b"<</Length %d%s>>stream\n%s\nendstream" % (len(data), extra, data))
         objects.append(
@@ -76,6 +77,11 @@ def protected_pdf(line: str, password: bytes) -> bytes:
     )
     identity = b"identity".hex().encode()
     return pdf_of_objects(objects, b"/Encrypt %s/ID[<%s><%s>]" % (encrypt, identity, identity))
+
+
+@functools.cache
+def _compressed(content: bytes) -> bytes:
+    return zlib.compress(content, 9)
 
 
 def _rc4(key: bytes, data: bytes) -> bytes:

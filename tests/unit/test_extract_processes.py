@@ -28,6 +28,9 @@ SLOW = b"<div>" * 200_000
 SWELLING = pdf(b"BT /F 12 Tf 50 700 Td " + b"(A) Tj " * 3_000_000 + b" ET", compress=True)
 """Sixty kilobytes that take gigabytes to lay out."""
 
+ENDLESS = pdf(*[b"0 0 1 1 re f " * 50_000] * 2_000, compress=True)
+"""Minutes of work in little memory, page by page."""
+
 WAIT_S = 30.0
 
 
@@ -238,14 +241,14 @@ def test_processes_die_with_their_parent(tmp_path: Path) -> None:
         "from batchq.source.extract import Extractor, ExtractLimits\n"
         "extractor = Extractor(ExtractLimits(processes=2))\n"
         "extractor.extract(b'<p>x', 'a.html')\n"
-        "slow = pdf = open(sys.argv[1], 'rb').read()\n"
+        "slow = open(sys.argv[1], 'rb').read()\n"
         "threading.Thread(target=extractor.extract, args=(slow, 'a.pdf')).start()\n"
         "extractor.extract(b'<p>x', 'a.html')\n"
         "print('ready', flush=True)\n"
         "threading.Event().wait()\n"
     )
     # The parser of PDF lets go of Python's lock, so that the process sees its parent die.
-    (tmp_path / "slow.pdf").write_bytes(SWELLING)
+    (tmp_path / "slow.pdf").write_bytes(ENDLESS)
     parent = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path / "slow.pdf")], stdout=subprocess.PIPE
     )
@@ -254,12 +257,14 @@ def test_processes_die_with_their_parent(tmp_path: Path) -> None:
         assert parent.stdout.readline() == b"ready\n"
         wait_until(lambda: len(processes(parent.pid)) == 2)
         children = processes(parent.pid)
-        wait_until(lambda: any(child.cpu_times().user > 0.3 for child in children))
+        wait_until(lambda: any(child.cpu_times().user > 0.5 for child in children))
     finally:
         parent.kill()
         parent.communicate()
-    for child in children:
-        child.wait(timeout=WAIT_S)
+    _, alive = psutil.wait_procs(children, timeout=WAIT_S)
+    for child in alive:
+        child.kill()
+    assert alive == []
 
 
 def test_a_ctrl_c_does_not_reach_the_processes() -> None:
