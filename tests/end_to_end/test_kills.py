@@ -18,6 +18,8 @@ DOCUMENTS = 2_000
 WORKERS = 4
 KILLS = 200
 STOPS = 20
+PORTION = 20
+PER_KILL = DOCUMENTS // KILLS
 TTL_S = 1.0
 
 
@@ -43,13 +45,16 @@ def test_two_hundred_kills_and_twenty_stops_lose_and_double_nothing(
     # At two kills a second an innocent document can be alone with a worker that is killed
     # more often than the default of three allows; real interruptions are hours apart.
     site.environment["BATCHQ_MAX_LOSSES"] = "12"
-    for number in range(DOCUMENTS):
-        site.write(f"{number:04}.txt", f"document {number} " + "word " * dice.randrange(60))
     site.call("init")
     site.call("enqueue", "docs")
     fleet = Fleet(site, WORKERS, dice)
     stops_at = set(dice.sample(range(KILLS), STOPS))
     for kill in range(KILLS):
+        if kill % PORTION == 0:
+            # Portion by portion, so that there is work until the last kill.
+            for number in range(kill * PER_KILL, (kill + PORTION) * PER_KILL):
+                site.write(f"{number:04}.txt", f"document {number} " + "word " * dice.randrange(60))
+            site.call("enqueue", "docs")
         time.sleep(dice.uniform(0.05, 0.5))
         fleet.replace_the_dead()
         if kill in stops_at:
@@ -61,7 +66,8 @@ def test_two_hundred_kills_and_twenty_stops_lose_and_double_nothing(
         fleet.kill_one()
     fleet.stop()
     # SIGTERM before a worker watches for it ends it like any process: it held nothing yet.
-    assert set(fleet.exits) <= {-signal.SIGKILL, 75, -signal.SIGTERM}, fleet.exits
+    # With 0 a worker says that it was stopped when nothing was left.
+    assert set(fleet.exits) <= {-signal.SIGKILL, 75, 0, -signal.SIGTERM}, fleet.exits
     site.call("worker")
     assert audit(ledger, site.results, "default", site.documents) == []
     assert tally(ledger, "default", "lost_leases") > 0
