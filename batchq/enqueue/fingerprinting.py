@@ -14,7 +14,7 @@ from batchq.item import NewItem
 from batchq.ledger.base import Rejection
 from batchq.source.base import Found, Reader, Skipped, Source
 
-__all__ = ["Fingerprinting", "Stage", "as_it_lies", "chunks", "refuse"]
+__all__ = ["Chunk", "Fingerprinting", "Stage", "as_it_lies", "chunks"]
 
 MAX_SOURCE_ID = 2_000
 """Bytes. Longer ones don't fit into an index entry of PostgreSQL, with the version."""
@@ -23,29 +23,40 @@ CHUNK_FILES, CHUNK_BYTES = 250, 8 << 20
 """What one thread fingerprints at a time: many small documents, or one large one."""
 
 
-def chunks(sources: Iterable[Source]) -> Iterator[tuple[str, list[Found | Skipped]]]:
-    """What the sources list, a chunk for a thread at a time, with the root it lies under."""
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of what a source lists, for one thread: documents below `root`, and refusals."""
+
+    root: str
+    found: list[Found]
+    rejected: list[Rejection]
+
+
+def chunks(sources: Iterable[Source]) -> Iterator[Chunk]:
+    """What the sources list, in order, a chunk at a time."""
     for source in sources:
-        chunk: list[Found | Skipped] = []
+        found: list[Found] = []
+        rejected: list[Rejection] = []
         size = 0
         for each in source.list():
-            chunk.append(each)
-            size += each.size if isinstance(each, Found) else 0
-            if len(chunk) >= CHUNK_FILES or size >= CHUNK_BYTES:
-                yield source.root, chunk
-                chunk, size = [], 0
-        if chunk:
-            yield source.root, chunk
+            if isinstance(each, Skipped):
+                rejected.append(Rejection(each.source, each.reason))
+            # A character has up to four bytes, so that most need not be counted.
+            elif len(each.source_id) > MAX_SOURCE_ID // 4 and _too_long(each.source_id):
+                reason = f"its source id is longer than {MAX_SOURCE_ID:,} bytes"
+                rejected.append(Rejection(each.source_id, reason))
+            else:
+                found.append(each)
+                size += each.size
+            if size >= CHUNK_BYTES or len(found) + len(rejected) >= CHUNK_FILES:
+                yield Chunk(source.root, found, rejected)
+                found, rejected, size = [], [], 0
+        if found or rejected:
+            yield Chunk(source.root, found, rejected)
 
 
-def refuse(each: Found | Skipped) -> Rejection | None:
-    """Why this cannot become an item, known without reading it; or none."""
-    if isinstance(each, Skipped):
-        return Rejection(each.source, each.reason)
-    # A character has up to four bytes, so that most need not be counted.
-    if len(each.source_id) > MAX_SOURCE_ID // 4 and len(each.source_id.encode()) > MAX_SOURCE_ID:
-        return Rejection(each.source_id, f"its source id is longer than {MAX_SOURCE_ID:,} bytes")
-    return None
+def _too_long(source_id: str) -> bool:
+    return len(source_id.encode()) > MAX_SOURCE_ID
 
 
 Stage = Callable[[str, str], str]
@@ -57,11 +68,8 @@ def as_it_lies(locator: str, source_version: str) -> str:
     return locator
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    root: str
-    chunk: list[Found | Skipped]
-    outcome: Future[tuple[list[NewItem], list[Rejection]]]
+Items = tuple[list[NewItem], list[Rejection]]
+_Job = tuple[Chunk, Future[Items]]
 
 
 class Fingerprinting:
@@ -91,50 +99,39 @@ class Fingerprinting:
         for _ in self._threads:
             self._jobs.put(None)
 
-    def in_order(
-        self, chunks: Iterable[tuple[str, list[Found | Skipped]]]
-    ) -> Iterator[tuple[list[NewItem], list[Rejection]]]:
+    def in_order(self, chunks: Iterable[Chunk]) -> Iterator[Items]:
         """The items and the rejections of each chunk, in order."""
-        pending: deque[_Job] = deque()
-        for root, chunk in chunks:
-            job = _Job(root, chunk, Future())
-            self._jobs.put(job)
-            pending.append(job)
+        pending: deque[Future[Items]] = deque()
+        for chunk in chunks:
+            outcome: Future[Items] = Future()
+            self._jobs.put((chunk, outcome))
+            pending.append(outcome)
             if len(pending) > self._ahead:
-                yield pending.popleft().outcome.result()
+                yield pending.popleft().result()
         while pending:
-            yield pending.popleft().outcome.result()
+            yield pending.popleft().result()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None and not self._stopping:
+            chunk, outcome = job
             try:
-                job.outcome.set_result(self._fingerprint(job.root, job.chunk))
+                outcome.set_result(self._fingerprint(chunk))
             except BaseException as error:
-                job.outcome.set_exception(error)
+                outcome.set_exception(error)
 
-    def _fingerprint(
-        self, root: str, chunk: list[Found | Skipped]
-    ) -> tuple[list[NewItem], list[Rejection]]:
-        items, rejected = [], []
-        for each in chunk:
+    def _fingerprint(self, chunk: Chunk) -> Items:
+        items: list[NewItem] = []
+        rejected = list(chunk.rejected)
+        for found in chunk.found:
             if self._stopping:
                 break
-            refusal = refuse(each)
-            if refusal is not None:
-                rejected.append(refusal)
-            elif isinstance(each, Found):
-                version, size = each.source_version, each.size
+            version, size, locator = found.source_version, found.size, found.locator
+            try:
                 if version is None:
-                    try:
-                        version, size = self._reader.fingerprint(each.locator)
-                    except DocumentError as error:
-                        reason = f"{error.cause}: {error.message}"
-                        rejected.append(Rejection(each.source_id, reason))
-                        continue
-                try:
-                    locator = self._stage(each.locator, version)
-                except DocumentError as error:
-                    rejected.append(Rejection(each.source_id, f"{error.cause}: {error.message}"))
-                    continue
-                items.append(NewItem(each.source_id, version, size, locator, root))
+                    version, size = self._reader.fingerprint(locator)
+                locator = self._stage(locator, version)
+            except DocumentError as error:
+                rejected.append(Rejection(found.source_id, f"{error.cause}: {error.message}"))
+                continue
+            items.append(NewItem(found.source_id, version, size, locator, chunk.root))
         return items, rejected

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from batchq.clock import Clock
-from batchq.enqueue.fingerprinting import Fingerprinting, Stage, as_it_lies, chunks, refuse
+from batchq.enqueue.fingerprinting import Fingerprinting, Stage, as_it_lies, chunks
 from batchq.enqueue.sending import Presence, Sender
 from batchq.item import NewItem
 from batchq.ledger.base import Enqueued, Ledger, Rejection, Run
-from batchq.source.base import Found, Reader, Source
+from batchq.source.base import Reader, Source
 
 __all__ = ["EnqueueReport", "Plan", "enqueue", "plan"]
 
@@ -61,21 +61,18 @@ def plan(sources: Sequence[Source], *, on_progress: Callable[[int], None] | None
     tally = _Tally(on_progress)
     named: set[int] = set()
     size = 0
-    for _, chunk in chunks(sources):
-        rejected = []
-        for each in chunk:
-            refusal = refuse(each)
-            if refusal is not None:
-                rejected.append(refusal)
-            elif isinstance(each, Found):
-                digest = hash(each.source_id)
-                if digest in named:
-                    rejected.append(Rejection(each.source_id, "named twice in this enqueue"))
-                    continue
-                size += each.size
-                if len(sources) > 1:
-                    named.add(digest)
-        tally.add(len(chunk), Enqueued(rejected=tuple(rejected)))
+    for chunk in chunks(sources):
+        rejected = list(chunk.rejected)
+        for found in chunk.found:
+            digest = hash(found.source_id)
+            if digest in named:
+                rejected.append(Rejection(found.source_id, "named twice in this enqueue"))
+                continue
+            size += found.size
+            if len(sources) > 1:
+                named.add(digest)
+        seen = len(chunk.found) + len(chunk.rejected)
+        tally.add(seen, Enqueued(rejected=tuple(rejected)))
     return Plan(tally.seen, size, tuple(tally.rejected), tally.rejected_total)
 
 

@@ -17,7 +17,7 @@ from batchq.errors import UsageError
 from batchq.source.base import Found, Skipped
 from batchq.source.globs import matcher
 from batchq.source.local import LocalReader
-from batchq.source.names import checked_prefix, quoted, to_locator, to_name
+from batchq.source.names import checked_prefix, quoted, to_locator, to_name, to_names
 
 __all__ = ["DirectorySource", "LocalReader"]
 
@@ -30,6 +30,9 @@ _KINDS = {
     stat.S_IFREG: "a regular file",
     stat.S_IFSOCK: "a socket",
 }
+
+_PAGE = 1_000
+"""Names that are decoded at once."""
 
 _TWIN = "its name is that of another {} beside it, once in Unicode form NFC; rename one of them"
 
@@ -110,9 +113,11 @@ class DirectorySource:
     def _list_files(self, folder: _Folder, names: Sequence[bytes]) -> Iterator[Found | Skipped]:
         base = os.path.join(folder.path, b"")
         base_id, base_locator = f"{folder.source_id}/", to_locator(base)
+        all_wanted = folder.taken and self._none_excluded
         for name, shown, twin in _in_order(names):
             path = base + name
-            if not self._wants(folder, shown) or path in self._avoid:
+            wanted = (all_wanted and shown[0] != ".") or self._wants(folder, shown)
+            if not wanted or path in self._avoid:
                 continue
             source_id = base_id + shown
             try:
@@ -181,16 +186,14 @@ def _linked(target: bytes, source_id: str) -> Found | Skipped:
 def _in_order(names: Sequence[bytes]) -> Iterator[tuple[bytes, str, bool]]:
     """Each name in byte order, as source ids show it, and whether one before shows alike."""
     names = sorted(names)
-    if all(map(bytes.isascii, names)):
-        for name in names:
-            yield name, to_name(name), False
-        return
     # Two names differ in bytes and are shown alike only where one is in another Unicode form.
-    seen: set[str] = set()
-    for name in names:
-        shown = to_name(name)
-        yield name, shown, shown in seen
-        seen.add(shown)
+    seen = None if all(map(bytes.isascii, names)) else set[str]()
+    for start in range(0, len(names), _PAGE):
+        page = names[start : start + _PAGE]
+        for name, shown in zip(page, to_names(page), strict=True):
+            yield name, shown, seen is not None and shown in seen
+            if seen is not None:
+                seen.add(shown)
 
 
 def _is_folder(path: bytes) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
+from collections.abc import Sequence
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from batchq.errors import DocumentError, UsageError
 
-__all__ = ["checked_prefix", "from_locator", "quoted", "to_locator", "to_name"]
+__all__ = ["checked_prefix", "from_locator", "quoted", "to_locator", "to_name", "to_names"]
 
 SCHEME = "file://"
 
@@ -35,6 +36,14 @@ def to_name(raw: bytes) -> str:
             for character in text
         )
     return unicodedata.normalize("NFC", text)
+
+
+def to_names(raws: Sequence[bytes]) -> list[str]:
+    """`to_name` of each, at once where none of them needs a second look."""
+    joined = b"/".join(raws)
+    if joined.isascii() and b"%" not in joined:
+        return joined.decode("ascii").split("/")
+    return [to_name(raw) for raw in raws]
 
 
 def to_locator(path: bytes) -> str:
