@@ -56,19 +56,19 @@ def claim(
     if token == process.last_token:
         rows = tx.rows(sql.LEASED_UNDER, worker=process.id, token=token)
         return Claimed(lease(token, rows), cursor, process.now)
-    due = _due(process, limit, most_losses(alone), cursor.due)
+    # A cursor ahead of the ledger's clock was set before that went back.
+    since = cursor.due if cursor.due <= process.now else 0
+    due = _due(process, limit, most_losses(alone), since)
     ready: Sequence[Any] = ()
     if not due or due[0][_LOSSES] == 0:
         ready = _ready(process, limit - len(due), cursor.ready)
-    if not due and not ready and cursor.due:
+    if not due and not ready and since:
         due = _due(process, limit, most_losses(alone), since=0)
     _take(process, State.DELAYED, due, token)
     _take(process, State.READY, ready, token)
     if due or ready:
         process.save(last_token=token, claims_since=min(process.claims_since, process.now))
-    # The ledger's clock may have been set back.
-    since = min(cursor.due, nothing_due(process.now))
-    cursor = Cursor(ready[-1][0] if ready else cursor.ready, since)
+    cursor = Cursor(ready[-1][0] if ready else cursor.ready, min(since, nothing_due(process.now)))
     return Claimed(lease(token, sorted([*due, *ready])), cursor, process.now)
 
 

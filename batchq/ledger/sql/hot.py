@@ -35,7 +35,8 @@ class Cursor:
     """Where a claim starts to look, so as not to pass over the remains of all before it.
 
     `ready`: behind this item. `due`: nothing delayed for longer than since then (Unix
-    milliseconds) was there. When a claim finds nothing, it looks from the start.
+    milliseconds) was there. When a claim finds nothing, or the ledger's clock went back
+    behind that, it looks from the start.
     """
 
     ready: int = 0
@@ -103,7 +104,8 @@ WITH me AS MATERIALIZED (
 ), due AS MATERIALIZED (
   SELECT EXISTS (
     SELECT 1 FROM delayed WHERE run_id = (SELECT run_id FROM me)
-    AND not_before >= :since AND not_before <= (SELECT now FROM me) AND losses <= :most
+    AND not_before >= (SELECT CASE WHEN now < :since THEN 0 ELSE :since END FROM me)
+    AND not_before <= (SELECT now FROM me) AND losses <= :most
   ) AS found
 ), go AS MATERIALIZED (
   SELECT me.run_id FROM me, due
@@ -228,8 +230,9 @@ _CLAIMANT = """
 SELECT w.id, w.run_id, w.committed, c.now,
   w.state = 'live' AND w.last_token IS NOT :token AND NOT EXISTS (
     SELECT 1 FROM delayed AS d
-    WHERE d.run_id = w.run_id AND d.not_before >= :since AND d.not_before <= c.now
-    AND d.losses <= :most
+    WHERE d.run_id = w.run_id
+    AND d.not_before >= CASE WHEN c.now < :since THEN 0 ELSE :since END
+    AND d.not_before <= c.now AND d.losses <= :most
   )
 FROM workers AS w, (SELECT $now AS now) AS c WHERE w.name = :worker
 """
