@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from batchq.errors import BatchqError, DeviceLost, DocumentError
+from batchq.errors import BatchqError, DocumentError
 from batchq.inference.base import Output
 from batchq.item import item_key
 from batchq.lease import ReleaseReason
@@ -29,6 +29,7 @@ from batchq.source.rows import load_document
 from batchq.store.base import StoreError
 from batchq.store.verified import BrokenObject, find_result, write_result
 from batchq.worker.claim import Claimer
+from batchq.worker.guarded import Guarded, ProcessorFault
 from batchq.worker.holdings import Holdings, Work
 from batchq.worker.parts import Parts
 from batchq.worker.settle import Settler
@@ -42,7 +43,6 @@ T = TypeVar("T")
 
 TICK_S = 0.1
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
-DEFAULT_BATCH_COST = 16_384
 
 ERROR_WINDOW_S = 5.0
 """After an error, how long results that are already made may take to be committed."""
@@ -65,13 +65,15 @@ class Pipeline:
         self._error: BaseException | None = None
         self._progress = self._clock.monotonic()
         self._to_load: queue.SimpleQueue[Work] = queue.SimpleQueue()
-        self._window = Window(DEFAULT_BATCH_COST)
+        self._processor = Guarded(parts.processor)
+        self._window = Window(self._processor.batch_tokens)
         self._to_put: queue.SimpleQueue[tuple[Work, Output]] = queue.SimpleQueue()
         self._provenance: Mapping[str, Any] = parts.provenance
         self._upstream = _Counter()
         self._on_device: Sequence[Work] = ()
+        self._in_hand: set[Work] = set()
         self._successes = 0
-        self._unexpected = 0
+        self._faults = 0
         self.claimer = Claimer(parts, self.holdings, self._closing, self._hand_out, self.reaped)
         self.settler = Settler(parts, self.holdings, self._halt, self._step)
 
@@ -121,9 +123,9 @@ class Pipeline:
             self._error = error
         self._attention.set()
 
-    def off_device(self) -> list[Work]:
-        """What is held and was not on the device when that was lost."""
-        suspects = set(self._on_device)
+    def unsuspected(self) -> list[Work]:
+        """What is held and was in nobody's hands, device or loader, when that was lost."""
+        suspects = {*self._on_device, *self._in_hand}
         return [work for work in self.holdings.all() if work not in suspects]
 
     # -- supervising -------------------------------------------------------------
@@ -151,7 +153,7 @@ class Pipeline:
         """After an error: release what has not begun and let results reach their commit."""
         self._release_unstarted()
         until = self._clock.monotonic() + ERROR_WINDOW_S
-        while self.off_device() and self._clock.monotonic() < until:
+        while self.unsuspected() and self._clock.monotonic() < until:
             self._clock.wait(self._halt, TICK_S)
 
     def _guard(self, stage: Callable[[], None]) -> None:
@@ -193,8 +195,10 @@ class Pipeline:
                 if self._closing_early():
                     self.settler.released([work], ReleaseReason.DRAIN)
                 elif self.holdings.reserve(work):
+                    self._in_hand.add(work)
                     self._load(work)
             finally:
+                self._in_hand.discard(work)
                 self._upstream.add(-1)
 
     def _closing_early(self) -> bool:
@@ -209,7 +213,7 @@ class Pipeline:
             if not document.text.strip():
                 self._to_put.put((work, Output(None, 0, 0)))
                 return
-            work.prepared = parts.processor.prepare(document)
+            work.prepared = self._processor.prepare(document)
         except SourceUnavailable as error:
             log.warning("%s: cannot be read now: %s", item.source_id, error)
             self.settler.released([work], ReleaseReason.CANCELLED)
@@ -220,10 +224,8 @@ class Pipeline:
             self.settler.released([work], ReleaseReason.STORE)
         except BrokenObject as error:
             self._give_up_key(work, error)
-        except BatchqError:
-            raise
-        except Exception as error:
-            self._unexpected_error(work, "prepare_failed", error)
+        except ProcessorFault as fault:
+            self._charge(work, fault)
         else:
             self._step()
             self._window.add(work)
@@ -246,12 +248,10 @@ class Pipeline:
     # -- infer -------------------------------------------------------------------
 
     def _infer_stage(self) -> None:
-        processor = self._parts.processor
-        processor.load(self._parts.device)
+        self._processor.load(self._parts.device)
         # What suits the device, and what it is, are known only now; nothing is claimed yet.
-        self._window = Window(getattr(processor, "batch_tokens", DEFAULT_BATCH_COST))
-        describe = getattr(processor, "provenance", dict)
-        self._provenance = {**self._parts.provenance, **describe()}
+        self._window = Window(self._processor.batch_tokens)
+        self._provenance = {**self._parts.provenance, **self._processor.provenance()}
         self._step()
         self._loaded.set()
         while not self._halt.is_set():
@@ -280,19 +280,12 @@ class Pipeline:
         elif isinstance(error, DocumentError):
             self.settler.failed(batch[0], error.cause, error.message, final=error.final)
         else:
-            self._unexpected_error(batch[0], "infer_failed", error)
+            self._charge(batch[0], error)
 
-    def _try_infer(self, batch: Sequence[Work]) -> Exception | None:
-        # The caller handles the error outside this frame: its traceback holds tensors.
+    def _try_infer(self, batch: Sequence[Work]) -> DocumentError | ProcessorFault | None:
         try:
-            outputs = self._parts.processor.infer(
-                [work.prepared for work in batch if work.prepared]
-            )
-            if len(outputs) != len(batch):
-                raise ValueError(f"{len(outputs)} outputs for {len(batch)} documents")
-        except DeviceLost:
-            raise
-        except Exception as error:
+            outputs = self._processor.infer([work.prepared for work in batch if work.prepared])
+        except (DocumentError, ProcessorFault) as error:
             return error.with_traceback(None)
         self._successes += len(batch)
         for work, output in zip(batch, outputs, strict=True):
@@ -300,17 +293,16 @@ class Pipeline:
             self._to_put.put((work, output))
         return None
 
-    def _unexpected_error(self, work: Work, cause: str, error: Exception) -> None:
-        described = f"{type(error).__name__}: {error}"
-        self._unexpected += 1
-        if self._successes == 0 and self._unexpected >= HOPELESS_AFTER:
+    def _charge(self, work: Work, fault: ProcessorFault) -> None:
+        self._faults += 1
+        if self._successes == 0 and self._faults >= HOPELESS_AFTER:
             raise BatchqError(
-                f"the processor failed on each of the first {self._unexpected} documents; "
-                f"the last error was {described}",
+                f"the processor failed on each of the first {self._faults} documents; "
+                f"the last error was {fault}",
                 hint="mend the processor and start the worker again; each of these "
                 "documents was charged one failure",
-            ) from error
-        self.settler.failed(work, cause, described, final=False)
+            )
+        self.settler.failed(work, fault.cause, str(fault), final=False)
 
     # -- put and verify ----------------------------------------------------------
 
@@ -330,7 +322,7 @@ class Pipeline:
             began = clock.monotonic()
             written = write_result(store, self._key(work), envelope, clock=clock)
             pace.put_done(written.stored.length, clock.monotonic() - began)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             self.settler.failed(work, "output_invalid", f"not JSON: {error}", final=False)
         except StoreError as error:
             log.warning("%s: not stored: %s", work.item.source_id, error)
@@ -349,12 +341,12 @@ class Pipeline:
         return drain.fits(self._parts.pace.seconds_to_commit(len(envelope.to_bytes())))
 
     def _envelope(self, work: Work, output: Output) -> Envelope:
-        item, value = work.item, output.value
+        item = work.item
         return Envelope(
             source_id=item.source_id,
             source_version=item.source_version,
             processing_version=self._parts.run.processing_version,
-            output=value.tolist() if hasattr(value, "tolist") else value,
+            output=output.value,
             tokens_total=output.tokens_total,
             tokens_used=output.tokens_used,
             provenance={

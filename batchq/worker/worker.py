@@ -170,9 +170,9 @@ class _Life:
         try:
             self._pipeline.run(self._tick)
         except DeviceLost as error:
-            # What was on the device stays leased: as a loss it shrinks the next lease,
+            # What was being worked on stays leased: as a loss it shrinks the next lease,
             # until the document that does this is alone.
-            self._leave(self._release_off_device)
+            self._leave(self._release_unsuspected)
             self._stopped(str(error), error.exit_code)
             raise
         except LedgerUnreachable as error:
@@ -227,8 +227,8 @@ class _Life:
             drains=notice.drains,
         )
 
-    def _release_off_device(self) -> None:
-        held = [work.held for work in self._pipeline.off_device()]
+    def _release_unsuspected(self) -> None:
+        held = [work.held for work in self._pipeline.unsuspected()]
         self._parts.ledger.release(self._parts.registration.name, held, ReleaseReason.DRAIN)
 
     def _leave(self, last_call: Callable[[], object]) -> None:
