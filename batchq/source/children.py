@@ -40,6 +40,9 @@ _ENVIRONMENT = (
     "TMPDIR",
 )
 
+_LOOK_S = 0.02
+"""How often the memory of a process at work is looked at."""
+
 _START_S = 60.0
 """A process that has not come up by then never will."""
 
@@ -164,6 +167,8 @@ class _Child:
         self._limits = limits
         self._clock = clock
         self._deadline = 0.0
+        self._inherited = 0
+        self._seen_peak = 0
         self._end: tuple[int, int] | None = None
         self._lock = threading.Lock()
         theirs, self._lifeline = os.pipe()
@@ -194,8 +199,9 @@ class _Child:
         os.set_blocking(self._answers, False)
         try:
             self._deadline = clock.monotonic() + _START_S
-            frames.receive(self._read, 0)
-        except (_Ended, ValueError):
+            ready, _ = frames.receive(self._read, 0)
+            self._inherited = int(ready["inherited"])
+        except (_Ended, ValueError, KeyError):
             status, _ = self.end()
             raise _not_started(f"it ended with wait status {status}") from None
 
@@ -227,6 +233,8 @@ class _Child:
                 with contextlib.suppress(ChildProcessError):
                     _, status, usage = os.wait4(self._process.pid, 0)
                     peak = usage.ru_maxrss * _MAXRSS_UNIT
+                # A large process that starts a small one leaves it its own peak.
+                peak = max(self._seen_peak, peak if peak > self._inherited else 0)
                 self._process.returncode = os.waitstatus_to_exitcode(status)
                 self._end = status, peak
                 os.close(self._lifeline)
@@ -257,11 +265,14 @@ class _Child:
         return bytes(data)
 
     def _wait_for(self, fd: int, event: int) -> None:
-        left = self._deadline - self._clock.monotonic()
         poller = select.poll()
         poller.register(fd, event)
-        if left <= 0 or not poller.poll(left * 1000):
-            raise _Ended(timed_out=True)
+        while (left := self._deadline - self._clock.monotonic()) > 0:
+            if poller.poll(min(left, _LOOK_S) * 1000):
+                return
+            # Only a living process tells: see what it grows to before it ends.
+            self._seen_peak = max(self._seen_peak, frames.peak_memory(self._process.pid))
+        raise _Ended(timed_out=True)
 
 
 def _environment() -> dict[str, str]:

@@ -50,7 +50,9 @@ def main(memory: int, lifeline: int) -> None:
             raise EOFError
         return data
 
-    for part in frames.pack({"ready": True}, b""):
+    # What the kernel calls this process's peak begins with that of whoever started it.
+    inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+    for part in frames.pack({"inherited": inherited}, b""):
         _write(answers, part)
     while True:
         try:
@@ -59,11 +61,16 @@ def main(memory: int, lifeline: int) -> None:
             return
         _allow_cpu(header["cpu_s"])
         answer, text = _answer(header, data)
-        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+        used = frames.peak_memory("self") or _own_peak(inherited)
         # The next document must not fail for what this one left behind.
         answer["spent"] = answer.get("cause") == "extract_memory" or used > memory // 2
         for part in frames.pack(answer, text):
             _write(answers, part)
+
+
+def _own_peak(inherited: int) -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+    return peak if peak > inherited else 0
 
 
 def _answer(header: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:

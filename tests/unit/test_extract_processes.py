@@ -174,7 +174,7 @@ def test_the_cpu_limit_is_for_each_document() -> None:
     with extracting(ExtractLimits(processes=1, cpu_s=1.0)) as extractor:
         extractor.extract(PAGE, "docs/a.html")
         [child] = processes()
-        page = b"<p>x" * 60_000
+        page = b"<p>x" * 300_000
         while sum(child.cpu_times()[:2]) < 2.5:
             extractor.extract(page, "docs/a.html")
         assert [child] == processes()
@@ -200,7 +200,7 @@ def test_a_document_that_eats_memory_is_stopped(name: str, data: bytes) -> None:
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS does not enforce RLIMIT_AS")
 def test_what_a_document_left_behind_fails_no_other() -> None:
     """A process that has grown large is retired before the next document pays for it."""
-    page = b"<p>x" * 150_000
+    page = b"<p>x" * 300_000
     with extracting(ExtractLimits(processes=1, memory_bytes=200 << 20)) as extractor:
         extractor.extract(page, "docs/a.html")
         assert processes() == []
