@@ -10,6 +10,8 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -150,7 +152,8 @@ def _import(spec: str, name: str) -> ModuleType:
         sys.path.append(here)
     importlib.invalidate_caches()
     try:
-        return importlib.import_module(name)
+        with _compiled_from_source(name.partition(".")[0]):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise UsageError(
@@ -166,6 +169,42 @@ def _import(spec: str, name: str) -> ModuleType:
             f"module {name} does not import: {type(error).__name__}: {error}",
             hint=f"try: python -c 'import {name}'",
         ) from error
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles what lies there now: bytecode may be of an older file of the same time and size."""
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        # Without them the import system neither reads bytecode nor writes it.
+        raise OSError
+
+
+class _FromSource:
+    """Finds the modules below `top` as Python does, and loads them from source."""
+
+    def __init__(self, top: str) -> None:
+        self._top = top
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0] != self._top:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = _SourceLoader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+@contextmanager
+def _compiled_from_source(top: str) -> Iterator[None]:
+    """What is executed must be what `code_version` digests."""
+    finder = _FromSource(top)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def code_version(module: ModuleType) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import py_compile
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -295,3 +297,21 @@ def test_a_manifest_of_another_release_is_refused() -> None:
     """By name, not with a KeyError."""
     with pytest.raises(UsageError, match="names no processor"):
         rebuild_processor({"kind": "embed"})
+
+
+def test_stale_bytecode_of_the_same_size_and_time_is_not_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs is what was digested, also after an edit within one second."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / "stale_example.py"
+    module.write_text(SHOUT.replace('"!"', '"?"'))
+    os.utime(module, (1_700_000_000, 1_700_000_000))
+    py_compile.compile(str(module))
+    module.write_text(SHOUT)
+    os.utime(module, (1_700_000_000, 1_700_000_000))
+    processor = load_processor("stale_example:Shout", {})
+    monkeypatch.delitem(sys.modules, "stale_example")
+    prepared = processor.prepare(Document("a", "sha256:0", "text/plain", "hey"))
+    assert processor.infer([prepared])[0].value == "HEY!"
