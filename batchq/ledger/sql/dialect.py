@@ -33,7 +33,9 @@ class Dialect:
         """Insert many rows; with `new_only`, those that are not known yet."""
         names = ", ".join(columns)
         if self is SQLITE:
-            source = f"VALUES ({', '.join('?' * len(columns))})"
+            # One statement for all rows: executemany hands Python's lock on after each.
+            values = (f"value ->> {place}" for place in range(len(columns)))
+            source = f"SELECT {', '.join(values)} FROM json_each(?) WHERE true"
         elif not new_only:
             return f"COPY {table} ({names}) FROM STDIN"
         else:

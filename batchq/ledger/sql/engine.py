@@ -9,6 +9,7 @@ one fails when it becomes a writer.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Sequence
@@ -111,7 +112,7 @@ class Transaction:
             return 0
         statement = self._database.insert(table, columns, new_only)
         if self.dialect is SQLITE:
-            self._cursor.executemany(statement, rows)
+            self._cursor.execute(statement, (json.dumps(rows),))
         elif new_only:
             columns_of = zip(*rows, strict=True)
             self._cursor.execute(statement, tuple(map(self.dialect.array, columns_of)))
