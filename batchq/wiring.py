@@ -15,7 +15,7 @@ from batchq.clock import Clock
 from batchq.config import Config, Loaded
 from batchq.errors import ProcessingVersionMismatch, UsageError
 from batchq.fingerprint import HINTS, difference, processing_version
-from batchq.redact import redact
+from batchq.redact import is_secret_name, redact
 
 if TYPE_CHECKING:
     from batchq.inference.base import Processor
@@ -213,9 +213,19 @@ def full_manifest(processor: Processor) -> dict[str, Any]:
 
 
 def new_processor(config: Config) -> Processor:
-    """The processor that the settings describe, not loaded yet."""
+    """The processor that the settings describe, not loaded yet.
+
+    Raises UsageError, also for a parameter that looks like a secret.
+    """
     from batchq.inference.registry import build_processor
 
+    for name in config.parameters:
+        if is_secret_name(name):
+            raise UsageError(
+                f"[processor] {name} looks like a secret, and parameters are kept in the "
+                "ledger and beside the results",
+                hint="let the processor read it from an environment variable",
+            )
     return build_processor(config.processor, _parameters(config))
 
 

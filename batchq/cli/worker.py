@@ -141,7 +141,10 @@ def _farewell(session: Session, code: ExitCode) -> str:
     """How the run stands, for whoever sees the worker end."""
     from batchq.errors import BatchqError, ExitCode
 
-    stands = "work remains: start another worker" if code is ExitCode.STOPPED else "run finished"
+    stands = {
+        ExitCode.STOPPED: "work remains: start another worker",
+        ExitCode.INTERRUPTED_TWICE: "left at once: what was held comes back within a TTL",
+    }.get(code, "run finished")
     try:
         tallies = session.ledger.counts(session.run).tallies
     except BatchqError:
