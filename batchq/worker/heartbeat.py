@@ -127,7 +127,9 @@ class Heartbeat:
     def _reap(self) -> None:
         while not self._stop.is_set():
             reaped = self._ledger.reap(self._registration.name, REAP_PAGE)
-            if reaped.workers:
-                log.info("took back %d items of %s", reaped.returned, ", ".join(reaped.workers))
-            if reaped.returned + reaped.dead_lettered < REAP_PAGE:
+            taken = reaped.returned + reaped.dead_lettered
+            if taken:
+                names = ", ".join(reaped.workers) or "workers lost before"
+                log.info("took back %d items of %s", taken, names)
+            if taken < REAP_PAGE:
                 return
