@@ -55,6 +55,7 @@ def test_two_hundred_kills_and_twenty_stops_lose_and_double_nothing(
             for number in range(kill * PER_KILL, (kill + PORTION) * PER_KILL):
                 site.write(f"{number:04}.txt", f"document {number} " + "word " * dice.randrange(60))
             site.call("enqueue", "docs")
+        # Real processes have no clock that could be set: moments of the kills are real too.
         time.sleep(dice.uniform(0.05, 0.5))
         fleet.replace_the_dead()
         if kill in stops_at:

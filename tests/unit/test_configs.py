@@ -36,6 +36,7 @@ NEEDS_A_PERSON = {
 
 def section(name: str) -> dict[str, str]:
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",))
+    # As the documentation of configparser does it, to keep the case of names.
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read_string(UNIT.read_text())
     return dict(parser[name])

@@ -64,6 +64,7 @@ def wait_until(what: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not what():
         assert time.monotonic() < deadline, "it never came true"
+        # Another process is waited for, and it has its own clock.
         time.sleep(0.01)
 
 

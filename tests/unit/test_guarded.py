@@ -34,6 +34,7 @@ def raise_it(error: BaseException) -> Any:
     raise error
 
 
+# What the types forbid is just what is tried here, and in INFERS.
 PREPARES: dict[str, Callable[[], Any]] = {
     "none": lambda: None,
     "no cost": lambda: Prepared("odd", None),  # type: ignore[arg-type]
