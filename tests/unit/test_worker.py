@@ -11,10 +11,12 @@ import pytest
 from batchq.clock import SystemClock
 from batchq.errors import BatchqError, DeviceLost, ExitCode
 from batchq.item import item_key
+from batchq.lease import Lease
 from batchq.ledger.base import Role, WorkerState
 from batchq.ledger.memory import MemoryLedger
 from batchq.result import Envelope, result_key, sha256_hex
 from batchq.store.memory import MemoryStore
+from batchq.worker.heartbeat import Registration
 from tests.unit.worker_kit import FAST, POLICY, Kit, LossyLedger
 
 
@@ -373,3 +375,31 @@ def test_a_risk_is_recorded_and_drains_nothing() -> None:
     assert kit.tallies.completed == 30
     [notice] = kit.events_of("notice")
     assert (notice["action"], notice["drains"]) == ("rebalance", False)
+
+
+def test_a_worker_that_holds_something_never_claims_as_if_alone() -> None:
+    """Only who holds nothing may be handed a suspect."""
+    kit = Kit.of(numbered(300))
+    claims: list[tuple[bool, int]] = []
+    claim = kit.ledger.claim
+
+    def record(worker: str, token: str, limit: int, *, alone: bool) -> Lease | None:
+        claims.append((alone, kit.tallies.leased))
+        return claim(worker, token, limit, alone=alone)
+
+    kit.ledger.claim = record  # type: ignore[method-assign]
+    assert kit.work(replace(FAST, claim=20)) == ExitCode.OK
+    assert [held for alone, held in claims if alone and held] == []
+    assert any(not alone for alone, _ in claims)
+
+
+def test_a_name_that_was_renewed_already_cancels_nothing() -> None:
+    """Heartbeat and claim may both learn of one reaping; the later must not drop new leases."""
+    kit = Kit.of({})
+    registration = Registration(kit.ledger, kit.run, "host", 60, {})
+    registration.register()
+    lost, cancelled = registration.name, []
+    assert registration.renew(lost, lambda: cancelled.append("first"))
+    assert not registration.renew(lost, lambda: cancelled.append("second"))
+    assert cancelled == ["first"]
+    assert registration.name != lost
