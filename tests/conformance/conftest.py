@@ -19,10 +19,9 @@ BACKENDS = ("memory", "sqlite", "postgresql")
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
+def postgres_server() -> str:
     """The address of the session's PostgreSQL."""
-    with running_server() as url:
-        yield url
+    return running_server()
 
 
 @pytest.fixture(scope="session")

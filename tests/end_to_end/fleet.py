@@ -6,9 +6,11 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,22 @@ class Site:
             stderr=log,
             text=True,
         )
+
+    def pause(self, process: subprocess.Popen[str]) -> None:
+        """Stop `process` (SIGSTOP) at a moment when it does not hold SQLite's only lock.
+
+        One that holds it stops everybody, which is a fault of its own.
+        """
+        while True:
+            process.send_signal(signal.SIGSTOP)
+            _, status = os.waitpid(process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            try:
+                with closing(sqlite3.connect(self.ledger.removeprefix("sqlite:///"))) as file:
+                    file.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError:
+                process.send_signal(signal.SIGCONT)
 
     def call(self, *arguments: str, expect: int = 0, **environment: str) -> Any:
         """Run a command with --json and parse what it prints."""

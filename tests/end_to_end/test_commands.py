@@ -491,9 +491,8 @@ def test_a_full_disk_behind_stdout_is_an_error(enqueued: Desk, options: Sequence
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with running_server() as url:
-        yield url
+def server() -> str:
+    return running_server()
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_a_worker_stopped_for_longer_than_its_lease_does_no_harm(tmp_path: Path)
     fill(site, 80)
     sleeper = site.start("worker")
     wait_until(lambda: some_committed(site))
-    sleeper.send_signal(signal.SIGSTOP)
+    site.pause(sleeper)
     site.call("worker")
     assert site.call("status")["items"]["completed"] == 80
     sleeper.send_signal(signal.SIGCONT)

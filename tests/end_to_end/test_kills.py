@@ -28,9 +28,9 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/ledger.db"
         return
-    with running_server() as server:
-        yield create_database(server, "kills")
-        drop_database(server, "kills")
+    server = running_server()
+    yield create_database(server, "kills")
+    drop_database(server, "kills")
 
 
 @pytest.mark.timeout(400)
