@@ -19,7 +19,7 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy import exc as sa_exc
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
-from batchq.clock import Clock, SystemClock
+from batchq.clock import Clock, SystemClock, random_fraction
 from batchq.errors import LedgerUnreachable
 from batchq.ledger.sql.dialect import SQLITE, Dialect
 from batchq.ledger.sql.verdict import Verdict
@@ -27,6 +27,9 @@ from batchq.ledger.sql.verdict import Verdict
 __all__ = ["Database", "Driver", "Repeat", "Transaction"]
 
 T = TypeVar("T")
+
+_LOCK_PAUSE = 0.0005
+"""The longest pause between two tries to get SQLite's lock, in seconds."""
 
 _CONNECTIONS = 2
 """One for the pipeline and one for the heartbeat, so that a fleet fits on one server."""
@@ -48,6 +51,10 @@ class Driver(Protocol):
 
     def connect(self) -> Any:
         """A new connection of the driver, in autocommit mode."""
+        ...
+
+    def is_locked(self, error: BaseException) -> bool:
+        """Whether somebody else holds a lock on the whole database, for a moment."""
         ...
 
     def judge(self, error: BaseException) -> Verdict:
@@ -237,7 +244,7 @@ class Database:
         try:
             tx = Transaction(self, connection)
             if begin is not None:
-                tx.begin(begin)
+                self._begin(tx, begin)
             answer = work(tx)
             if begin is not None:
                 connection.commit()
@@ -248,6 +255,23 @@ class Database:
             except self.driver.error:
                 connection.invalidate()
             raise
+
+    def _begin(self, tx: Transaction, statement: str) -> None:
+        """Begin, waiting for whoever holds SQLite's only lock.
+
+        At random intervals, shorter than a transaction takes: SQLite's own wait doubles its
+        pauses, so that whoever came last got the lock, and one process of four all the work.
+        """
+        give_up = None
+        while True:
+            try:
+                return tx.begin(statement)
+            except self.driver.error as error:
+                now = self._clock.monotonic()
+                give_up = give_up or now + self._patience
+                if not self.driver.is_locked(error) or now > give_up:
+                    raise
+            threading.Event().wait(_LOCK_PAUSE * random_fraction())
 
     def _persist(self, attempt: Callable[[], T]) -> T:
         give_up = self._clock.monotonic() + self._patience

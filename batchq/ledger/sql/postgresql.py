@@ -101,6 +101,10 @@ class Postgresql:
         connection.execute(_DURABLE)
         return connection
 
+    def is_locked(self, error: BaseException) -> bool:
+        """Never: its locks are on rows, and the server waits for them."""
+        return False
+
     def judge(self, error: BaseException) -> Verdict:
         """What an error of the driver means."""
         state = getattr(error, "sqlstate", None) or ""

@@ -72,8 +72,7 @@ class Sqlite:
                 f"there is no ledger at {self.path}",
                 hint="create it with `batchq init` or a first `batchq enqueue`",
             )
-        # Waiting for a lock is the caller's: SQLite's own wait doubles its pauses, so that
-        # one busy process keeps all others out. Threads share a connection one at a time.
+        # Waiting for the lock is `engine`'s. Threads share a connection one at a time.
         connection = sqlite3.connect(
             f"file:{quote(str(self.path))}?mode=rw",
             uri=True,
@@ -95,19 +94,20 @@ class Sqlite:
                 hint="use a folder on a local disk, or a postgresql:// ledger",
             )
 
+    def is_locked(self, error: BaseException) -> bool:
+        return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
     def judge(self, error: BaseException) -> Verdict:
         """What an error of the driver means."""
         name = getattr(error, "sqlite_errorname", "")
-        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        if self.is_locked(error):
             return Verdict(
                 LedgerUnreachable(
                     f"the ledger {self.path} stayed locked by another process",
                     hint="look for a stopped batchq, a backup or an open sqlite3 shell: "
                     f"fuser {self.path}",
                 ),
-                # At random, and shorter than a transaction takes: longer pauses left the lock
-                # idle for half of the time, growing ones left it to whoever came last.
-                pause=0.0005 * random_fraction(),
+                pause=0.005 * random_fraction(),
             )
         return Verdict(self._explain(name, str(error)))
 
