@@ -11,6 +11,7 @@ behaviour is the answer, and `tests/conformance/` asks every backend the same.
                                        ↘ delayed (fail, release, reap)
                                        ↘ dead_lettered → delayed (retry)
     any of these but completed → superseded → delayed (enqueued again)
+    completed → delayed (reopen)
 
 All times in the ledger are the ledger's own; workers' clocks are never compared.
 Answers list item ids ascending, each once. A name that never registered gets
@@ -223,10 +224,28 @@ class Ledger(Protocol):
         """
         ...
 
+    def reopen(self, worker: str, run: Run, broken: Sequence[CommittedResult]) -> int:
+        """Send back completed items whose objects are lost or altered; how many.
+
+        Each takes effect only while its item is completed in the generation and with the
+        digest that are given; else, and asked again, it changes nothing. The item is due
+        at once, as a new generation with clean counts, also where it is no longer its
+        document's current one; the row that it had among the results goes to their
+        history. Its commit asked again is fenced from then on.
+        """
+        ...
+
     # -- reading -----------------------------------------------------------------
 
     def counts(self, run: Run) -> Counts:
         """One snapshot, at a cost that does not grow with the number of items."""
+        ...
+
+    def recount(self, run: Run) -> Tallies:
+        """The numbers of items in each state, counted row by row in one snapshot.
+
+        What `counts` keeps account of without looking; counters of events are 0 here.
+        """
         ...
 
     def duplicates(self, run: Run) -> int | None:
@@ -239,6 +258,13 @@ class Ledger(Protocol):
 
     def lookup(self, run: Run, source_id: str) -> ItemState | None:
         """The document's current item, or none if it was never enqueued."""
+        ...
+
+    def states(self, run: Run, identities: Sequence[tuple[str, str]]) -> list[ItemState | None]:
+        """Each item named by (source id, source version), current or not, in their order.
+
+        None where it was never enqueued.
+        """
         ...
 
     def results(self, run: Run, after: int, limit: int) -> list[CommittedResult]:

@@ -33,7 +33,7 @@ from batchq.ledger.base import (
     WorkerStatus,
 )
 from batchq.ledger.contact import Contact
-from batchq.ledger.rows import Document, Process, Row, Tables
+from batchq.ledger.rows import COUNTED, Process, Row, Tables
 from batchq.result import Result, slug
 
 __all__ = ["MemoryLedger"]
@@ -178,54 +178,12 @@ class MemoryLedger:
                 answer: Counter[str] = Counter()
                 rejected = []
                 for new in items:
-                    reason = self._take_up(process, new, replace, answer)
+                    reason = self._tables.take_up(process, new, replace, answer)
                     if reason is not None:
                         rejected.append(Rejection(new.source_id, reason))
                 process.batch = batch
                 process.answer = Enqueued(**answer, rejected=tuple(rejected))
             return process.answer
-
-    def _take_up(
-        self, process: Process, new: NewItem, replace: bool, answer: Counter[str]
-    ) -> str | None:
-        """Enqueue one item and count it in `answer`; why it was rejected, or none."""
-        tables = self._tables
-        document = tables.documents.get((process.run, new.source_id))
-        if document is not None and document.named_by == process.name:
-            return "named twice in this enqueue"
-        row = tables.versions.get((process.run, new.source_id, new.source_version))
-        if document is None:
-            row = tables.create(process, new)
-            answer["new"] += 1
-            tables.documents[process.run, new.source_id] = Document(new.root, row, process.name)
-            return None
-        document.named_by = process.name
-        outdated = document.current if document.current is not row else None
-        if outdated and document.root != new.root and not replace:
-            return (
-                f"it is enqueued from {document.root}, and {new.root} has another version of it; "
-                "give one of the two another --prefix, or supersede it with --replace"
-            )
-        if row is None:
-            row = tables.create(process, new)
-            answer["new"] += 1
-        else:
-            self._name_again(process, row, new)
-            answer["known"] += 1
-        if outdated:
-            if outdated.state is not State.COMPLETED:
-                tables.move(process, outdated, State.SUPERSEDED)
-                answer["superseded"] += 1
-            document.root, document.current = new.root, row
-        return None
-
-    def _name_again(self, process: Process, row: Row, new: NewItem) -> None:
-        process.tally["known"] += 1
-        if row.state is not State.COMPLETED:
-            row.locator = new.locator
-        if row.state is State.SUPERSEDED:
-            row.begin_anew()
-            self._tables.delay(process, row)
 
     def claim(self, worker: str, token: str, limit: int, *, alone: bool) -> Lease | None:
         with self._tables.lock:
@@ -316,6 +274,17 @@ class MemoryLedger:
                     sent_back += 1
             return sent_back
 
+    def reopen(self, worker: str, run: Run, broken: Sequence[CommittedResult]) -> int:
+        with self._tables.lock:
+            process = self._tables.process(worker)
+            reopened = 0
+            for one in broken:
+                row = self._tables.items.get(one.item_id)
+                if row and row.run == run.id and row.result and _same_result(row.result, one):
+                    self._tables.reopen(process, row, row.result)
+                    reopened += 1
+            return reopened
+
     # -- reading -----------------------------------------------------------------
 
     def counts(self, run: Run) -> Counts:
@@ -336,6 +305,14 @@ class MemoryLedger:
                 oldest_lease_s=max(0.0, now - min(claimed)) if claimed else None,
                 next_due_s=max(0.0, min(due) - now) if due else None,
             )
+
+    def recount(self, run: Run) -> Tallies:
+        with self._tables.lock:
+            tally: Counter[str] = Counter()
+            for row in self._tables.rows(run.id):
+                tally.update(COUNTED[row.state])
+                tally["empty"] += bool(row.result and row.result.empty)
+            return Tallies(**tally)
 
     def duplicates(self, run: Run) -> int | None:
         with self._tables.lock:
@@ -364,11 +341,12 @@ class MemoryLedger:
     def lookup(self, run: Run, source_id: str) -> ItemState | None:
         with self._tables.lock:
             document = self._tables.documents.get((run.id, source_id))
-            if document is None:
-                return None
-            row = document.current
-            version = row.new.source_version
-            return ItemState(row.id, source_id, version, row.locator, row.state, row.result)
+            return document.current.item_state() if document else None
+
+    def states(self, run: Run, identities: Sequence[tuple[str, str]]) -> list[ItemState | None]:
+        with self._tables.lock:
+            rows = [self._tables.versions.get((run.id, *identity)) for identity in identities]
+            return [row.item_state() if row else None for row in rows]
 
     def results(self, run: Run, after: int, limit: int) -> list[CommittedResult]:
         with self._tables.lock:
@@ -396,3 +374,7 @@ class MemoryLedger:
                 f"a TTL of {ttl:g} s is not above 0 and at most {self._policy.max_ttl:g} s",
                 hint="set --lease-ttl within these bounds",
             )
+
+
+def _same_result(one: CommittedResult, other: CommittedResult) -> bool:
+    return (one.generation, one.stored.sha256) == (other.generation, other.stored.sha256)

@@ -248,7 +248,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class ItemState:
-    """Where the current item of a document stands; `result` where it is completed."""
+    """Where an item stands; `result` where it is completed."""
 
     item_id: int
     source_id: str

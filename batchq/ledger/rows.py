@@ -21,6 +21,7 @@ from batchq.ledger.base import (
     CommittedResult,
     DeadLetter,
     Enqueued,
+    ItemState,
     Policy,
     Role,
     Run,
@@ -30,7 +31,7 @@ from batchq.ledger.base import (
 )
 from batchq.result import Result
 
-__all__ = ["Document", "Process", "Row", "Tables"]
+__all__ = ["COUNTED", "Process", "Row", "Tables"]
 
 COUNTED = {
     State.READY: ("total", "ready"),
@@ -86,6 +87,12 @@ class Row:
             losses=self.losses,
         )
 
+    def item_state(self) -> ItemState:
+        new = self.new
+        return ItemState(
+            self.id, new.source_id, new.source_version, self.locator, self.state, self.result
+        )
+
 
 @dataclass(slots=True)
 class Document:
@@ -139,6 +146,7 @@ class Tables:
         self.documents: dict[tuple[int, str], Document] = {}
         self.processes: dict[str, Process] = {}
         self.fenced: set[tuple[int, str]] = set()
+        self.history: list[CommittedResult] = []
 
     # -- finding -----------------------------------------------------------------
 
@@ -180,6 +188,49 @@ class Tables:
         if ready:
             process.cursor = ready[-1].id
         return due + ready
+
+    # -- taking up ---------------------------------------------------------------
+
+    def take_up(
+        self, process: Process, new: NewItem, replace: bool, answer: Counter[str]
+    ) -> str | None:
+        """Enqueue one item and count it in `answer`; why it was rejected, or none."""
+        document = self.documents.get((process.run, new.source_id))
+        if document is not None and document.named_by == process.name:
+            return "named twice in this enqueue"
+        row = self.versions.get((process.run, new.source_id, new.source_version))
+        if document is None:
+            row = self.create(process, new)
+            answer["new"] += 1
+            self.documents[process.run, new.source_id] = Document(new.root, row, process.name)
+            return None
+        document.named_by = process.name
+        outdated = document.current if document.current is not row else None
+        if outdated and document.root != new.root and not replace:
+            return (
+                f"it is enqueued from {document.root}, and {new.root} has another version of it; "
+                "give one of the two another --prefix, or supersede it with --replace"
+            )
+        if row is None:
+            row = self.create(process, new)
+            answer["new"] += 1
+        else:
+            self._name_again(process, row, new)
+            answer["known"] += 1
+        if outdated:
+            if outdated.state is not State.COMPLETED:
+                self.move(process, outdated, State.SUPERSEDED)
+                answer["superseded"] += 1
+            document.root, document.current = new.root, row
+        return None
+
+    def _name_again(self, process: Process, row: Row, new: NewItem) -> None:
+        process.tally["known"] += 1
+        if row.state is not State.COMPLETED:
+            row.locator = new.locator
+        if row.state is State.SUPERSEDED:
+            row.begin_anew()
+            self.delay(process, row)
 
     # -- moving: the process that moves a row keeps count of it ---------------------
 
@@ -240,6 +291,13 @@ class Tables:
             worker=row.holder,
             committed_at=self.now(),
         )
+
+    def reopen(self, process: Process, row: Row, result: CommittedResult) -> None:
+        process.tally["empty"] -= result.empty
+        self.history.append(result)
+        row.result = None
+        row.begin_anew()
+        self.delay(process, row)
 
     def charge(
         self, process: Process, row: Row, cause: str, error: str, *, final: bool = False

@@ -170,18 +170,34 @@ leased = _state(
 )
 Index("ix_leased_worker", leased.c.worker_id, leased.c.claimed_at)
 
-results = _state(
-    "results",
-    _number("worker_id"),
-    Column("token", Text, nullable=False),
-    Column("object_key", Text, nullable=False),
-    _number("byte_offset"),
-    _number("byte_length"),
-    Column("sha256", Text, nullable=False),
-    Column("empty", Boolean, nullable=False),
-    Column("adopted", Boolean, nullable=False),
-    _number("committed_at"),
+
+def _result() -> list[Column[Any]]:
+    return [
+        _number("worker_id"),
+        Column("token", Text, nullable=False),
+        Column("object_key", Text, nullable=False),
+        _number("byte_offset"),
+        _number("byte_length"),
+        Column("sha256", Text, nullable=False),
+        Column("empty", Boolean, nullable=False),
+        Column("adopted", Boolean, nullable=False),
+        _number("committed_at"),
+    ]
+
+
+results = _state("results", *_result())
+
+# No state: what was committed in generations that the store lost.
+results_history = _table(
+    "results_history",
+    _number("run_id"),
+    _number("id"),
+    *(Column(counter, Integer, nullable=False) for counter in COUNTERS),
+    *_result(),
+    _number("reopened_at"),
+    PrimaryKeyConstraint("run_id", "id", "generation"),
 )
+results_history.dialect_options["sqlite"]["with_rowid"] = False
 
 dead_letters = _state(
     "dead_letters",

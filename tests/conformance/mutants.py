@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from batchq.ledger.base import State
+from batchq.ledger import memory
+from batchq.ledger.base import CommittedResult, State
 from batchq.ledger.contact import Contact
 from batchq.ledger.memory import MemoryLedger
 from batchq.ledger.rows import Row, Tables
@@ -26,6 +27,7 @@ from tests.conformance import test_ledger_enqueue as enqueues
 from tests.conformance import test_ledger_processes as processes
 from tests.conformance import test_ledger_races as races
 from tests.conformance import test_ledger_reap as reaps
+from tests.conformance import test_ledger_reopen as reopens
 from tests.conformance import test_ledger_repeated as repeated
 from tests.conformance import test_ledger_returns as returns
 from tests.conformance import test_ledger_transactions as transactions
@@ -213,6 +215,14 @@ def choose_as_if_alone(
     return choose(tables, *arguments, alone=True)
 
 
+def same_digest(one: CommittedResult, other: CommittedResult) -> bool:
+    return one.stored.sha256 == other.stored.sha256
+
+
+def is_given_in_any_generation(row: Any, sha256: str, given: set[tuple[int, int, str]]) -> bool:
+    return any((row.id, sha256) == (item, digest) for item, _, digest in given)
+
+
 def breaks_off(prepare: Any) -> Callable[[World], object]:
     return partial(transactions.test_a_verb_that_breaks_off_leaves_no_trace, prepare=prepare)
 
@@ -378,6 +388,46 @@ MUTANTS = [
             postgresql=("FROM workers AS w WHERE w.id", "FROM workers AS w WHERE false AND w.id"),
         ),
         processes.test_the_tallies_of_a_stopped_process_stay_in_the_run,
+    ),
+    Mutant(
+        "reopen takes any generation",
+        ALL,
+        each(
+            memory=replaced(memory, "_same_result", same_digest),
+            sql=replaced(enqueueing, "_is_given", is_given_in_any_generation),
+        ),
+        reopens.test_another_generation_is_not_reopened,
+    ),
+    Mutant(
+        "reopen takes any digest",
+        ALL,
+        each(
+            memory=replaced(memory, "_same_result", always),
+            sql=replaced(enqueueing, "_is_given", always),
+        ),
+        reopens.test_another_digest_is_not_reopened,
+    ),
+    Mutant(
+        "reopen keeps no history",
+        SQL,
+        reworded(
+            sqlite=(":now FROM results WHERE", ":now FROM results WHERE 0 AND"),
+            postgresql=(":now FROM results WHERE", ":now FROM results WHERE false AND"),
+        ),
+        reopens.test_what_was_lost_stays_in_the_history,
+    ),
+    Mutant(
+        "two may reopen a result at once",
+        ("postgresql",),
+        reworded(
+            postgresql=(
+                "AND id $in_ids ORDER BY id $for_update",
+                "AND id $in_ids ORDER BY id",
+            )
+        ),
+        reopens.test_auditors_that_race_reopen_an_item_once,
+        tries=20,
+        refusal="duplicate key",
     ),
     Mutant(
         "suspects go to workers that hold others",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +13,7 @@ import psycopg
 from tests.conformance.backends import SqlBackend
 from tests.conformance.world import World
 
-__all__ = ["check_rows", "recount"]
+__all__ = ["check_rows", "history", "recount"]
 
 STATES = ("ready", "delayed", "leased", "results", "dead_letters", "superseded")
 
@@ -30,11 +30,24 @@ def check_rows(world: World) -> None:
 
 def recount(url: str, run_id: int) -> dict[str, int]:
     """The tallies of states as the rows say, having checked that the rows fit together."""
+    with _querying(url) as query:
+        return _recount(query, run_id)
+
+
+def history(url: str) -> list[tuple[Any, ...]]:
+    """Generation, key and digest of every result that was reopened, oldest first."""
+    with _querying(url) as query:
+        return query("SELECT generation, object_key, sha256 FROM results_history ORDER BY 1, 2")
+
+
+@contextmanager
+def _querying(url: str) -> Iterator[Query]:
     if url.startswith("sqlite:///"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as lite:
-            return _recount(lambda statement: lite.execute(statement).fetchall(), run_id)
-    with psycopg.connect(url) as server:
-        return _recount(lambda statement: server.execute(statement).fetchall(), run_id)
+            yield lambda statement: lite.execute(statement).fetchall()
+    else:
+        with psycopg.connect(url) as server:
+            yield lambda statement: server.execute(statement).fetchall()
 
 
 def _recount(query: Query, run: int) -> dict[str, int]:
@@ -52,8 +65,9 @@ def _recount(query: Query, run: int) -> dict[str, int]:
 
     current = ids(f"SELECT item_id FROM documents WHERE run_id = {run}")
     assert len(current) == len(set(current)), "two documents share an item"
-    # Only the current item of a document may be open: all its others ended or were superseded.
-    settled = {*rows["results"], *rows["superseded"]}
+    # Only the current item of a document may be open, or one whose result was lost.
+    reopened = ids(f"SELECT id FROM results_history WHERE run_id = {run}")
+    settled = {*rows["results"], *rows["superseded"], *reopened}
     assert set(items) - set(current) <= settled, "an outdated item is still open"
     assert not set(current) & set(rows["superseded"]), "a current item is superseded"
 

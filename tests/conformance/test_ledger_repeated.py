@@ -24,6 +24,7 @@ def snapshot(world: World) -> dict[str, Any]:
         "processes": [asdict(replace(s, beat_at=0.0)) for s in ledger.workers(run)],
         "documents": [ledger.lookup(run, name) for name in ("000", "001", "002", "003")],
         "duplicates": ledger.duplicates(run),
+        "recount": ledger.recount(run),
     }
 
 
@@ -248,3 +249,14 @@ def test_retry_repeated(world: World) -> None:
     world.dead_letter("000", "w")
     assert repeat(world, lambda: world.ledger.retry("w", world.run)) == (1, 0)
     assert world.hold("w").items[0].generation == 2
+
+
+def test_reopen_repeated(world: World) -> None:
+    """One generation more, not two."""
+    world.worker("w")
+    world.enqueue_many(2)
+    world.commit("w", world.hold("w"))
+    rows = world.ledger.results(world.run, 0, 10)
+    world.register("auditor", Role.OPERATOR)
+    assert repeat(world, lambda: world.reopen(*rows)) == (2, 0)
+    assert {item.generation for item in world.hold("w").items} == {2}

@@ -106,6 +106,7 @@ VERBS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "cause": st.sampled_from([None, "x", "worker_lost"]),
         },
     ),
+    "reopen": (1, {"number": workers, "choice": choice}),
     "let_time_pass": (4, {"seconds": st.sampled_from([0.5, 2.0, 15.0, TTL, 3 * TTL])}),
     "let_some_die": (4, {"dying": st.sets(workers, max_size=2), "limit": st.integers(1, 4)}),
     "let_the_ledgers_clock_jump": (1, {"days": st.sampled_from([-1, 1])}),
@@ -308,6 +309,17 @@ class Stories(RuleBasedStateMachine):
         ]
         assert answers[0] == answers[1]
 
+    def reopen(self, number: int, choice: list[int]) -> None:
+        """Some of what is committed now, in both: rows are told apart by their ids alone."""
+        name = self.process("worker", number)
+        numbers = []
+        for side in (self.model, self.subject):
+            rows = side.of(name).results(side.run, 0, 1_000)
+            rows.sort(key=lambda row: (row.source_id, row.source_version))
+            picked = [rows[n % len(rows)] for n in choice if rows]
+            numbers.append(side.of(name).reopen(name, side.run, picked))
+        assert numbers[0] == numbers[1]
+
     # -- time --------------------------------------------------------------------
 
     def let_time_pass(self, seconds: float) -> None:
@@ -362,6 +374,13 @@ class Stories(RuleBasedStateMachine):
             for name in ("results", "dead_letters"):
                 expected = [without_id(r) for r in getattr(theirs, name)(their_run, 0, 1_000)]
                 assert expected == [without_id(r) for r in getattr(ours, name)(our_run, 0, 1_000)]
+            versions = [(f"doc-{n}", f"sha256:{v}") for n in range(DOCUMENTS) for v in range(3)]
+            states = [
+                [found and (found.locator, found.state) for found in side.states(run, versions)]
+                for side, run in ((theirs, their_run), (ours, our_run))
+            ]
+            assert states[0] == states[1]
+            assert theirs.recount(their_run) == ours.recount(our_run)
             for n in range(DOCUMENTS):
                 one, other = theirs.lookup(their_run, f"doc-{n}"), ours.lookup(our_run, f"doc-{n}")
                 assert (one is None) == (other is None)

@@ -171,6 +171,15 @@ def prepare_retry(world: World) -> Callable[[], object]:
     return lambda: world.ledger.retry("w", world.run)
 
 
+def prepare_reopen(world: World) -> Callable[[], object]:
+    world.worker("w")
+    world.enqueue_many(3)
+    world.commit("w", world.hold("w"))
+    world.register("auditor", Role.OPERATOR)
+    rows = world.ledger.results(world.run, 0, 2)
+    return lambda: world.reopen(*rows)
+
+
 STORIES = [
     prepare_claim,
     prepare_claim_of_delayed,
@@ -183,6 +192,7 @@ STORIES = [
     prepare_enqueue,
     prepare_enqueue_of_superseded,
     prepare_retry,
+    prepare_reopen,
 ]
 
 

@@ -10,6 +10,7 @@ from batchq.item import Item, NewItem
 from batchq.lease import Failure, Held, Lease, ReleaseReason, new_token
 from batchq.ledger.base import (
     Committed,
+    CommittedResult,
     DeadLetter,
     Enqueued,
     Failed,
@@ -29,6 +30,7 @@ __all__ = ["TTL", "World", "digest", "document", "held", "moved", "stored"]
 TTL = 60.0
 
 TALLIES_OF_STATES = ("ready", "leased", "completed", "dead_lettered")
+OF_STATES = (*TALLIES_OF_STATES, "total", "delayed", "empty", "superseded")
 
 
 def document(
@@ -68,6 +70,7 @@ class World:
         self.ledger = backend.client(policy=policy)
         self.run: Run = self.ledger.create_run(run, "stats-0123456789ab", {"kind": "stats"}, "item")
         self._enqueuers = 0
+        self._reopened = 0
 
     def client(self, clock: Clock | None = None) -> Ledger:
         """Another client of the same ledger, with its own contact."""
@@ -157,6 +160,12 @@ class World:
         assert item.source_id == source_id
         self.fail(worker, lease, cause, final=True)
 
+    def reopen(self, *broken: CommittedResult, by: str = "auditor") -> int:
+        self.register(by, Role.OPERATOR)
+        number = self.ledger.reopen(by, self.run, broken)
+        self._reopened += number
+        return number
+
     # -- looking -----------------------------------------------------------------
 
     @property
@@ -172,6 +181,10 @@ class World:
     def states(self, source_ids: Sequence[str]) -> list[State]:
         return [self.state(source_id) for source_id in source_ids]
 
+    def result(self, source_id: str) -> CommittedResult:
+        rows = self.ledger.results(self.run, 0, 1_000)
+        return next(row for row in rows if row.source_id == source_id)
+
     def letter(self, source_id: str) -> DeadLetter:
         letters = self.ledger.dead_letters(self.run, 0, 1_000)
         return next(letter for letter in letters if letter.source_id == source_id)
@@ -186,5 +199,8 @@ class World:
         assert len(self.ledger.dead_letters(self.run, 0, 10_000)) == tallies.dead_lettered
         processes = self.ledger.workers(self.run)
         assert sum(process.held for process in processes) == tallies.leased
-        assert sum(process.committed for process in processes) == tallies.completed
+        committed = sum(process.committed for process in processes)
+        assert committed == tallies.completed + self._reopened
+        recounted = asdict(self.ledger.recount(self.run))
+        assert recounted == {n: asdict(tallies)[n] if n in OF_STATES else 0 for n in recounted}
         return tallies

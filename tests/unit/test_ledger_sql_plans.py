@@ -25,7 +25,7 @@ from batchq.ledger.sql import SqlLedger, engine, hot, statements
 from batchq.result import Result, Stored
 
 # They read all of a run's items, and all of its processes, on purpose.
-READS_ALL = (statements.DUPLICATES, statements.WORKERS)
+READS_ALL = (statements.DUPLICATES, statements.RECOUNT, statements.WORKERS)
 
 Recorded = dict[str, tuple[str, dict[str, Any]]]
 """By template: what the driver was sent, and the parameters of the last time."""
@@ -71,6 +71,9 @@ def tell(ledger: SqlLedger, run: Run, clock: ManualClock) -> None:
     ledger.counts(run)
     ledger.workers(run)
     ledger.duplicates(run)
+    ledger.recount(run)
+    ledger.states(run, [("docs/0.md", "sha256:0"), ("docs/1.md", "sha256:1")])
+    assert ledger.reopen("w", run, ledger.results(run, 0, 2)) == 2
     ledger.lookup(run, "docs/0.md")
     ledger.results(run, 0, 100)
     ledger.dead_letters(run, 0, 100)

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -154,15 +155,28 @@ def test_a_newer_schema_is_refused_by_name(place: Place, ledger: SqlLedger) -> N
     assert place.execute(f"SELECT version_num FROM {VERSION_TABLE}") == [("9999",)]
 
 
-def test_an_older_schema_is_refused_by_name(
-    place: Place, ledger: SqlLedger, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("revision", REVISIONS[:-1])
+def test_an_older_schema_is_refused_by_name_and_upgraded(
+    place: Place, ledger: SqlLedger, revision: str
 ) -> None:
-    """With the command that upgrades it."""
-    ledger.initialise()
-    monkeypatch.setattr("batchq.ledger.sql.upgrade.HEAD", "0002")
-    with pytest.raises(LedgerNotInitialised, match=f"older schema {HEAD}.* 0002") as caught:
+    """With the command that upgrades it; what was there is there afterwards."""
+    if place.url.startswith("sqlite"):
+        Path(place.url.removeprefix("sqlite:///")).parent.mkdir()
+    config = Config()
+    config.set_main_option("script_location", str(migrations()))
+    engine = place.engine()
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()
+    run = ledger.create_run("run", "stats-1", {"kind": "stats"}, "item")
+    with pytest.raises(LedgerNotInitialised, match=f"older schema {revision}.* {HEAD}") as caught:
         ledger.check()
     assert "batchq init" in (caught.value.hint or "")
+    ledger.initialise()
+    ledger.check()
+    assert run == ledger.find_run("run")
+    assert place.execute("SELECT count(*) FROM results_history") == [(0,)]
 
 
 def test_tables_of_another_program_are_left_alone(place: Place, ledger: SqlLedger) -> None:

@@ -1,4 +1,4 @@
-"""Enqueue and retry: items on their way in, and back in."""
+"""Enqueue, retry and reopen: items on their way in, and back in."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from batchq.errors import BatchqError, UsageError, WorkerReaped
 from batchq.item import NewItem
-from batchq.ledger.records import Enqueued, Policy, Rejection, Run, State
+from batchq.ledger.records import CommittedResult, Enqueued, Policy, Rejection, Run, State
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.dialect import SQLITE
 from batchq.ledger.sql.engine import Repeat, Transaction
 from batchq.ledger.sql.names import COUNTERS, STATE_TABLES
 from batchq.ledger.sql.process import Moves, Process, Row
 
-__all__ = ["RETRY_PAGE", "enqueue", "retry_named", "retry_page"]
+__all__ = ["RETRY_PAGE", "enqueue", "reopen", "retry_named", "retry_page"]
 
 RETRY_PAGE = 5000
 """Dead letters sent back in one transaction, so that on SQLite nobody waits long."""
@@ -262,9 +262,9 @@ def _to_json(answer: Enqueued) -> str:
 def retry_named(
     process: Process, policy: Policy, run: Run, source_ids: Sequence[str], cause: str | None
 ) -> int:
-    """Send back the dead letters among the current items of the named documents."""
+    """Send back the dead letters among the items of the named documents."""
     names = sorted(set(source_ids))
-    ids = [row[0] for row in process.tx.rows(sql.CURRENT_ITEMS, run=run.id, names=names)]
+    ids = [row[0] for row in process.tx.rows(sql.ITEMS_OF, run=run.id, names=names)]
     rows = process.tx.rows(sql.DEAD_AMONG, run=run.id, ids=ids, cause=cause)
     return _send_back(process, policy, rows)
 
@@ -285,3 +285,23 @@ def _send_back(process: Process, policy: Policy, rows: Sequence[Any]) -> int:
     moves.save()
     process.save()
     return len(rows)
+
+
+def reopen(process: Process, policy: Policy, run: Run, broken: Sequence[CommittedResult]) -> int:
+    """Send back the items that are still completed as given; how many."""
+    given = {(one.item_id, one.generation, one.stored.sha256) for one in broken}
+    ids = sorted({one.item_id for one in broken})
+    moves = Moves(process, State.COMPLETED, policy)
+    for *counters, sha256, empty in process.tx.rows(sql.COMPLETED, run=run.id, ids=ids):
+        row = Row(*counters)
+        if _is_given(row, sha256, given):
+            process.tally["empty"] -= empty
+            moves.delay(row.begin_anew())
+    process.tx.run(sql.KEEP_HISTORY, run=run.id, ids=moves.delayed, now=process.now)
+    moves.save()
+    process.save()
+    return len(moves.delayed)
+
+
+def _is_given(row: Row, sha256: str, given: set[tuple[int, int, str]]) -> bool:
+    return (row.id, row.generation, sha256) in given

@@ -19,7 +19,7 @@ from batchq.ledger.records import (
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.engine import Transaction
 from batchq.ledger.sql.hot import Claimed, Cursor, lease, most_losses, nothing_due
-from batchq.ledger.sql.names import COUNTERS, STATE_TABLES
+from batchq.ledger.sql.names import RESULT_COLUMNS, STATE_TABLES
 from batchq.ledger.sql.process import Moves, Process, Row, settle
 from batchq.result import Result
 
@@ -36,11 +36,6 @@ _ANY = 2**62
 
 _LOSSES = -1
 """Where a row that becomes an item holds its losses."""
-
-_RESULT = (
-    *("run_id", "id", *COUNTERS, "worker_id", "token", "object_key", "byte_offset"),
-    *("byte_length", "sha256", "empty", "adopted", "committed_at"),
-)
 
 
 def claim(
@@ -137,7 +132,7 @@ def commit(tx: Transaction, worker: str, results: Sequence[Result]) -> Committed
     if accepted:
         leased = STATE_TABLES[State.LEASED]
         tx.run(sql.delete_from(leased), run=process.run, ids=list(accepted))
-        tx.insert(STATE_TABLES[State.COMPLETED], _RESULT, list(accepted.values()))
+        tx.insert(STATE_TABLES[State.COMPLETED], RESULT_COLUMNS, list(accepted.values()))
         process.moved(State.LEASED, State.COMPLETED, len(accepted))
         process.tally["committed"] += len(accepted)
     again, fenced = _look_back(process, others) if others else (set(), set())

@@ -24,6 +24,7 @@ from batchq.ledger.records import (
     Reaped,
     Role,
     Run,
+    Tallies,
     WorkerStatus,
 )
 from batchq.ledger.sql import enqueueing, holding, hot, reading, upgrade
@@ -210,10 +211,18 @@ class SqlLedger:
     ) -> tuple[int, int | None]:
         return enqueueing.retry_page(Process(tx, worker), self._policy, run, after, cause)
 
+    def reopen(self, worker: str, run: Run, broken: Sequence[CommittedResult]) -> int:
+        return self._write(
+            lambda tx: enqueueing.reopen(Process(tx, worker), self._policy, run, broken)
+        )
+
     # -- reading -----------------------------------------------------------------
 
     def counts(self, run: Run) -> Counts:
         return self._single(lambda tx: reading.counts(tx, run))
+
+    def recount(self, run: Run) -> Tallies:
+        return self._read(lambda tx: reading.recount(tx, run))
 
     def duplicates(self, run: Run) -> int | None:
         return self._single(lambda tx: reading.duplicates(tx, run))
@@ -223,6 +232,9 @@ class SqlLedger:
 
     def lookup(self, run: Run, source_id: str) -> ItemState | None:
         return self._read(lambda tx: reading.lookup(tx, run, source_id))
+
+    def states(self, run: Run, identities: Sequence[tuple[str, str]]) -> list[ItemState | None]:
+        return self._read(lambda tx: reading.states(tx, run, identities))
 
     def results(self, run: Run, after: int, limit: int) -> list[CommittedResult]:
         return self._single(lambda tx: reading.results(tx, run, after, limit))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from batchq.ledger.records import State
 
-__all__ = ["COUNTERS", "HEAD", "REVISIONS", "STATE_TABLES", "VERSION_TABLE"]
+__all__ = ["COUNTERS", "HEAD", "RESULT_COLUMNS", "REVISIONS", "STATE_TABLES", "VERSION_TABLE"]
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Every revision in `migrations/`, oldest first: what tells an older schema from a newer one."""
 
 HEAD = REVISIONS[-1]
@@ -20,6 +20,12 @@ VERSION_TABLE = "batchq_version"
 
 COUNTERS = ("attempt", "generation", "failures", "losses", "lone_losses", "releases")
 """What every state keeps of an item."""
+
+RESULT_COLUMNS = (
+    *("run_id", "id", *COUNTERS, "worker_id", "token", "object_key", "byte_offset"),
+    *("byte_length", "sha256", "empty", "adopted", "committed_at"),
+)
+"""What is kept of a result, also in its history."""
 
 STATE_TABLES = {
     State.READY: "ready",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from batchq.errors import BatchqError
 from batchq.ledger.records import (
     TALLY_NAMES,
     CommittedResult,
@@ -19,10 +21,21 @@ from batchq.ledger.records import (
     WorkerStatus,
 )
 from batchq.ledger.sql import statements as sql
-from batchq.ledger.sql.engine import Transaction
+from batchq.ledger.sql.dialect import POSTGRESQL
+from batchq.ledger.sql.engine import Repeat, Transaction
 from batchq.result import Stored
 
-__all__ = ["counts", "dead_letters", "duplicates", "find_run", "lookup", "results", "workers"]
+__all__ = [
+    "counts",
+    "dead_letters",
+    "duplicates",
+    "find_run",
+    "lookup",
+    "recount",
+    "results",
+    "states",
+    "workers",
+]
 
 
 def find_run(tx: Transaction, name: str) -> Run | None:
@@ -69,15 +82,64 @@ def workers(tx: Transaction, run: Run) -> list[WorkerStatus]:
     ]
 
 
+def recount(tx: Transaction, run: Run) -> Tallies:
+    if tx.dialect is POSTGRESQL:
+        tx.rows(sql.WHOLE_TABLES)
+    row = tx.record(sql.RECOUNT, run=run.id)
+    return Tallies(
+        total=row.items - row.superseded,
+        ready=row.ready + row.delayed,
+        delayed=row.delayed,
+        leased=row.leased,
+        completed=row.completed,
+        empty=row.empty,
+        dead_lettered=row.dead_lettered,
+        superseded=row.superseded,
+    )
+
+
 def lookup(tx: Transaction, run: Run, source_id: str) -> ItemState | None:
-    row = tx.record(sql.LOOKUP, run=run.id, source_id=source_id)
-    if row is None:
-        return None
-    state = State(row.state)
-    result = None
-    if state is State.COMPLETED:
-        result = _result(tx.record(sql.RESULT, run=run.id, item=row.id))
-    return ItemState(row.id, row.source_id, row.source_version, row.locator, state, result)
+    rows = tx.records(sql.LOOKUP, run=run.id, source_id=source_id)
+    return _item_states(tx, run, rows)[0] if rows else None
+
+
+def states(
+    tx: Transaction, run: Run, identities: Sequence[tuple[str, str]]
+) -> list[ItemState | None]:
+    names = sorted({source_id for source_id, _ in identities})
+    rows = tx.records(sql.STATES, run=run.id, names=names) if names else ()
+    asked = set(identities)
+    rows = [row for row in rows if (row.source_id, row.source_version) in asked]
+    found = {(one.source_id, one.source_version): one for one in _item_states(tx, run, rows)}
+    return [found.get(identity) for identity in identities]
+
+
+def _item_states(tx: Transaction, run: Run, rows: Sequence[Any]) -> list[ItemState]:
+    lost = [row for row in rows if row.state is None]
+    if lost:
+        raise BatchqError(
+            f"item {lost[0].id} is in no state of the ledger: {lost[0].source_id!r}",
+            hint="the ledger is damaged; restore it from a copy",
+        )
+    completed = [row.id for row in rows if row.state == State.COMPLETED]
+    results: dict[int, CommittedResult] = {}
+    if completed:
+        committed = tx.records(sql.RESULTS_OF, run=run.id, ids=completed)
+        results = {row.id: _result(row) for row in committed}
+        if len(results) < len(completed):
+            # One was reopened between the two statements.
+            raise Repeat
+    return [
+        ItemState(
+            row.id,
+            row.source_id,
+            row.source_version,
+            row.locator,
+            State(row.state),
+            results.get(row.id),
+        )
+        for row in rows
+    ]
 
 
 def results(tx: Transaction, run: Run, after: int, limit: int) -> list[CommittedResult]:

@@ -16,10 +16,11 @@ SQLite has one writer at a time, so that there two of these say nothing.
 from __future__ import annotations
 
 from batchq.ledger.records import TALLY_NAMES
-from batchq.ledger.sql.names import COUNTERS, STATE_TABLES, VERSION_TABLE
+from batchq.ledger.sql.names import COUNTERS, RESULT_COLUMNS, STATE_TABLES, VERSION_TABLE
 
 _COUNTERS = ", ".join(COUNTERS)
 _OTHER_COUNTERS = ", ".join(COUNTERS[1:])
+_RESULT_COLUMNS = ", ".join(RESULT_COLUMNS)
 _ITEM = "i.source_id, i.source_version, i.size, i.locator"
 
 # -- schema ------------------------------------------------------------------------------
@@ -229,14 +230,26 @@ WHERE run_id = :run AND id > :after AND (CAST(:cause AS text) IS NULL OR cause =
 ORDER BY id LIMIT :limit $for_update
 """
 
-CURRENT_ITEMS = """
-SELECT item_id FROM documents WHERE run_id = :run AND source_id $in_names
+ITEMS_OF = """
+SELECT id FROM items WHERE run_id = :run AND source_id $in_names
 """
 
 DEAD_AMONG = f"""
 SELECT id, {_COUNTERS} FROM dead_letters
 WHERE run_id = :run AND id $in_ids AND (CAST(:cause AS text) IS NULL OR cause = :cause)
 ORDER BY id $for_update
+"""
+
+# -- reopening ---------------------------------------------------------------------------
+
+COMPLETED = f"""
+SELECT id, {_COUNTERS}, sha256, empty FROM results
+WHERE run_id = :run AND id $in_ids ORDER BY id $for_update
+"""
+
+KEEP_HISTORY = f"""
+INSERT INTO results_history ({_RESULT_COLUMNS}, reopened_at)
+SELECT {_RESULT_COLUMNS}, :now FROM results WHERE run_id = :run AND id $in_ids
 """
 
 # -- reading -----------------------------------------------------------------------------
@@ -273,21 +286,27 @@ SELECT w.name, w.role, w.state, w.expires_at > c.now AS fresh,
 FROM workers AS w, (SELECT $now AS now) AS c WHERE w.run_id = :run ORDER BY w.id
 """
 
+# Not EXISTS, for which PostgreSQL may read a whole table into a hash first.
 _IN_STATE = "\n".join(
-    f"  WHEN EXISTS (SELECT 1 FROM {table} AS s WHERE s.run_id = d.run_id AND s.id = d.item_id)"
+    f"  WHEN (SELECT true FROM {table} AS s WHERE s.run_id = i.run_id AND s.id = i.id)"
     f" THEN '{state}'"
     for state, table in STATE_TABLES.items()
 )
 
 # One statement looks into all tables: a row that moved while they were read one by one
 # could be missed, but its snapshot shows each item in exactly one.
-LOOKUP = f"""
+_STATES = f"""
 SELECT i.id, i.source_id, i.source_version, i.locator, CASE
 {_IN_STATE}
 END AS state
+"""
+
+LOOKUP = f"""{_STATES}
 FROM documents AS d JOIN items AS i ON i.id = d.item_id
 WHERE d.run_id = :run AND d.source_id = :source_id
 """
+
+STATES = f"{_STATES} FROM items AS i WHERE i.run_id = :run AND i.source_id $in_names"
 
 _RESULTS = """
 SELECT r.id, i.source_id, i.source_version, i.size, r.object_key, r.byte_offset,
@@ -298,7 +317,23 @@ FROM results AS r JOIN items AS i ON i.id = r.id
 
 RESULTS = f"{_RESULTS} WHERE r.run_id = :run AND r.id > :after ORDER BY r.id LIMIT :limit"
 
-RESULT = f"{_RESULTS} WHERE r.run_id = :run AND r.id = :item"
+RESULTS_OF = f"{_RESULTS} WHERE r.run_id = :run AND r.id $in_ids"
+
+# Hours of reading are allowed here, and every row is wanted, in any order.
+WHOLE_TABLES = """
+SELECT set_config('statement_timeout', '0', true), set_config('enable_seqscan', 'on', true)
+"""
+
+_IN_EACH_STATE = ",\n".join(
+    f"  (SELECT count(*) FROM {table} WHERE run_id = :run) AS {state}"
+    for state, table in STATE_TABLES.items()
+)
+
+RECOUNT = f"""
+SELECT (SELECT count(*) FROM items WHERE run_id = :run) AS items,
+  (SELECT count(*) FROM results WHERE run_id = :run AND empty) AS empty,
+{_IN_EACH_STATE}
+"""
 
 DEAD_LETTERS = """
 SELECT d.id, i.source_id, i.source_version, d.cause, d.error, d.attempt, d.generation, d.ended_at
