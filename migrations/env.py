@@ -12,6 +12,8 @@ context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
     version_table=VERSION_TABLE,
+    # Else Alembic, which takes SQLite's for none, would commit after each revision.
+    transactional_ddl=True,
 )
 with context.begin_transaction():
     context.run_migrations()

@@ -202,17 +202,22 @@ def test_a_file_of_another_program_keeps_every_byte(tmp_path: Path) -> None:
     assert before == path.read_bytes()
 
 
+@pytest.mark.parametrize("broken", ["runs", "results_history"])
 def test_a_failed_upgrade_leaves_nothing_behind(
-    place: Place, ledger: SqlLedger, monkeypatch: pytest.MonkeyPatch
+    place: Place, ledger: SqlLedger, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """A revision takes effect as a whole, on SQLite too."""
+    """All revisions take effect as a whole, on SQLite too, whichever breaks off."""
     from alembic.operations import Operations
 
-    def fail(*arguments: Any, **options: Any) -> None:
-        raise RuntimeError("power cut")
+    create = Operations.create_table
+
+    def create_or_fail(operations: Operations, name: str, *columns: Any, **options: Any) -> Any:
+        if name == broken:
+            raise RuntimeError("power cut")
+        return create(operations, name, *columns, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Operations, "create_index", fail)
+        patch.setattr(Operations, "create_table", create_or_fail)
         with pytest.raises(RuntimeError, match="power cut"):
             ledger.initialise()
     with pytest.raises(LedgerNotInitialised, match="no batchq ledger"):
