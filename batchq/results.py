@@ -13,8 +13,9 @@ from typing import Any
 from batchq.clock import random_hex
 from batchq.errors import BatchqError, UsageError
 from batchq.ledger.base import CommittedResult, Ledger, Run, State
-from batchq.result import Envelope, InvalidEnvelope, canonical_json, sha256_hex
-from batchq.store.base import ObjectMissing, Store, StoreError
+from batchq.result import canonical_json
+from batchq.store.base import Store, StoreError
+from batchq.store.committed import DamagedResult, read_committed
 
 __all__ = ["export", "fetch"]
 
@@ -100,25 +101,25 @@ def _documents(ledger: Ledger, run: Run, store: Store) -> Iterator[dict[str, Any
 def _read(run: Run, store: Store, row: CommittedResult) -> dict[str, Any]:
     stored = row.stored
     try:
-        # In layout `item` the object is the result: what was appended to it counts too.
-        data = store.read(stored.key)
-    except ObjectMissing:
-        raise _damaged(row, "is missing from the store") from None
+        line = read_committed(
+            store,
+            run.layout,
+            stored,
+            source_id=row.source_id,
+            source_version=row.source_version,
+            processing_version=run.processing_version,
+        )
+    except DamagedResult as damage:
+        raise BatchqError(
+            f"the result of {row.source_id!r} {damage.what}: {stored.key}",
+            hint="the store changed behind the ledger; restore the object from a copy of the store",
+        ) from None
     except StoreError as error:
         raise BatchqError(
             f"the result of {row.source_id!r} cannot be read: {error}",
             hint=f"nothing was lost by this; check {store.url} and repeat the command",
         ) from error
-    if len(data) != stored.length or sha256_hex(data) != stored.sha256:
-        raise _damaged(row, "differs from what was committed")
-    try:
-        envelope = Envelope.from_bytes(data)
-    except InvalidEnvelope as error:
-        raise _damaged(row, f"is no result ({error})") from None
-    identity = (envelope.source_id, envelope.source_version, envelope.processing_version)
-    if identity != (row.source_id, row.source_version, run.processing_version):
-        raise _damaged(row, "is another item's")
-    document: dict[str, Any] = json.loads(data)
+    document: dict[str, Any] = json.loads(line)
     document["stored"] = {
         "key": stored.key,
         "offset": stored.offset,
@@ -126,13 +127,6 @@ def _read(run: Run, store: Store, row: CommittedResult) -> dict[str, Any]:
         "sha256": stored.sha256,
     }
     return document
-
-
-def _damaged(row: CommittedResult, what: str) -> BatchqError:
-    return BatchqError(
-        f"the result of {row.source_id!r} {what}: {row.stored.key}",
-        hint="the store changed behind the ledger; restore the object from a copy of the store",
-    )
 
 
 def _refuse_existing(path: Path, force: bool) -> None:

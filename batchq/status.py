@@ -52,7 +52,8 @@ def snapshot(ledger: Ledger, run: Run, *, duplicates: bool = False) -> dict[str,
             "content": ledger.duplicates(run) if duplicates else None,
             "adopted": tallies.adopted,
             "fenced": tallies.fenced,
-            "divergent": tallies.divergent,
+            # What an earlier attempt stored in a shard is found by nobody, so not compared.
+            "divergent": None if run.layout == "shard" else tallies.divergent,
         },
         "rework": {
             "attempts": tallies.attempts,

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = [
     "creates_ledger",
     "full_manifest",
-    "new_layout",
     "new_processor",
     "open_extractor",
     "open_ledger",
@@ -76,16 +75,6 @@ def open_store(config: Config) -> Store:
             hint="pip install 'batchq[aws]'",
         ) from None
     return S3Store(config.results)
-
-
-def new_layout(config: Config) -> str:
-    """The layout of a new run's results. Raises UsageError for one that is not built in."""
-    if config.layout != "item":
-        raise UsageError(
-            f"no layout {config.layout} in this build",
-            hint="layout item keeps one object for each item",
-        )
-    return config.layout
 
 
 def open_sources(

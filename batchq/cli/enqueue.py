@@ -18,6 +18,11 @@ __all__ = ["add_to"]
 
 SHOWN_REJECTIONS = 20
 
+COSTLY_ITEMS = 100_000
+PUT_PRICE = 5.00
+READ_PRICE = 0.40
+"""US dollars for a million requests: the list prices of S3 in us-east-1, August 2026."""
+
 
 def add_to(app: typer.Typer) -> None:
     app.command()(enqueue)
@@ -39,7 +44,11 @@ def enqueue(
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option("--layout", metavar="LAYOUT", help="How results are laid out. Default: item."),
+        typer.Option(
+            "--layout",
+            metavar="LAYOUT",
+            help="One object for each result, or shards of many: item or shard. Default: item.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be taken up, and write nothing.")
@@ -168,6 +177,7 @@ def _enqueue(
         parts[:2] = [f"all {report.known:,} documents are known, nothing is new"]
     say(f"run {report.run} ({report.processing_version}): {', '.join(parts)}")
     _tell_rejections(report)
+    _tell_requests(session, run.layout, session.ledger.counts(run).tallies.total)
     if not report.seen:
         note("hint: no document was found there; names that begin with a dot are passed over")
 
@@ -182,7 +192,7 @@ def _run(session: Session) -> Run:
     existing = session.ledger.find_run(name)
     if existing is None:
         processor = wiring.new_processor(session.config)
-        layout = wiring.new_layout(session.config)
+        layout = session.config.layout
         session.store.probe()
     else:
         processor = wiring.run_processor(existing, loaded)
@@ -219,6 +229,25 @@ def _plan(session: Session, sources: list[Source], *, json: bool) -> None:
         f"and reject {found.rejected_total:,}; nothing was written"
     )
     _tell_rejections(found)
+    _tell_requests(session, session.config.layout, taken)
+
+
+def _tell_requests(session: Session, layout: str, items: int) -> None:
+    """What one object for each of many items will cost, while the layout can be changed."""
+    from batchq.cli.console import note
+
+    if layout == "item" and items > COSTLY_ITEMS and session.store.remote:
+        note(request_cost(items))
+
+
+def request_cost(items: int) -> str:
+    """Each result is put and read back once, and a head counts as a read."""
+    dollars = items * (PUT_PRICE + READ_PRICE) / 1_000_000
+    return (
+        f"layout item: {items:,} items are as many puts and read-backs, about ${dollars:,.2f} at "
+        f"the list price of S3 (${PUT_PRICE:.2f} a million puts, ${READ_PRICE:.2f} a million "
+        "reads); a new run with --layout shard needs about a hundredth"
+    )
 
 
 def _rejections(found: EnqueueReport | Plan) -> dict[str, Any]:

@@ -95,8 +95,9 @@ def _repeats(status: dict[str, Any], *, content: bool) -> Text:
         *([f"{'unknown' if same is None else f'{same:,}'} of equal content"] if content else []),
         f"{duplicates['adopted']:,} adopted",
         f"{duplicates['fenced']:,} fenced",
-        f"{duplicates['divergent']:,} divergent",
     ]
+    if duplicates["divergent"] is not None:
+        known.append(f"{duplicates['divergent']:,} divergent")
     again = [
         f"{rework['attempts']:,} attempts",
         f"{rework['lost_leases']:,} leases lost",

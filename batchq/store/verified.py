@@ -13,19 +13,33 @@ again": if it did take effect, the next answer is "exists" and the bytes are our
         ├─ valid, of this item ─────────────────→ adopted (divergent: another output)
         ├─ valid, of another item ──────────────→ ForeignObject
         └─ anything else ───────────────────────→ BrokenObject
+
+An object of many results lies under a random key, where nobody else's can be: other bytes
+there are our own, spoilt, and it is written again under another key.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from batchq.clock import Clock, random_fraction
 from batchq.errors import StoreUnusable
 from batchq.result import Envelope, InvalidEnvelope, Stored, sha256_hex
 from batchq.store.base import ObjectMissing, Store, StoreError
 
-__all__ = ["BrokenObject", "ForeignObject", "Written", "find_result", "write_result"]
+__all__ = [
+    "BrokenObject",
+    "ForeignObject",
+    "Written",
+    "find_result",
+    "write_result",
+    "write_whole",
+]
+
+T = TypeVar("T")
 
 Identity = tuple[str, str, str]
 """Source id, source version, processing version."""
@@ -67,28 +81,70 @@ def write_result(
     key: str,
     envelope: Envelope,
     *,
+    data: bytes | None = None,
     clock: Clock,
     attempts: int = 4,
     backoff: float = 0.25,
 ) -> Written:
     """Put `envelope` under `key`, or adopt the result of the same item that is there.
 
-    Between its `attempts` it pauses `backoff * 2**n` seconds, half of it jitter. Raises
-    BrokenObject, ForeignObject, StoreUnusable; StoreError if after all attempts it is
-    still unknown what lies there; ValueError if the output is not JSON (NaN, infinity).
+    `data` are its bytes, where they have been made already. Between its `attempts` it
+    pauses `backoff * 2**n` seconds, half of it jitter. Raises BrokenObject, ForeignObject,
+    StoreUnusable; StoreError if after all attempts it is still unknown what lies there;
+    ValueError if the output is not JSON (NaN, infinity).
     """
-    data = envelope.to_bytes()
-    ours = Stored(key, 0, len(data), sha256_hex(data))
+    line = envelope.to_bytes() if data is None else data
+    ours = Stored(key, 0, len(line), sha256_hex(line))
+
+    def attempt() -> Written:
+        found = _put_and_read_back(store, ours, line)
+        if found is None:
+            return _written(ours, envelope)
+        return _adopt(key, found, _identity(envelope), envelope.output_sha256())
+
+    return _persistently(attempt, clock, attempts, backoff)
+
+
+def write_whole(
+    store: Store,
+    new_key: Callable[[], str],
+    data: bytes,
+    *,
+    clock: Clock,
+    attempts: int = 4,
+    backoff: float = 0.25,
+) -> str:
+    """Put `data` under a key that `new_key` makes, never used before; that key.
+
+    Takes a new one where what lies there is not what was put. Attempts and errors are
+    those of `write_result`; nothing is adopted, and a broken object stays where it is.
+    """
+    key, sha256 = new_key(), sha256_hex(data)
+
+    def attempt() -> str:
+        nonlocal key
+        if _put_and_read_back(store, Stored(key, 0, len(data), sha256), data) is None:
+            return key
+        broken, key = key, new_key()
+        raise StoreError(f"{broken} does not hold what was put there")
+
+    return _persistently(attempt, clock, attempts, backoff)
+
+
+def _put_and_read_back(store: Store, ours: Stored, data: bytes) -> bytes | None:
+    """None if our bytes are there, durable; else what is, confirmed by a second look."""
+    store.put_if_absent(ours.key, data, ours.sha256)
+    if _reads_back(store, ours):
+        return None
+    found = _read_settled(store, ours.key)
+    return None if found == data else found
+
+
+def _persistently(write: Callable[[], T], clock: Clock, attempts: int, backoff: float) -> T:
     attempt = 0
     while True:
         try:
-            store.put_if_absent(key, data, ours.sha256)
-            if _reads_back(store, ours):
-                return _written(ours, envelope)
-            found = _read_settled(store, key)
-            if found == data:
-                return _written(ours, envelope)
-            return _adopt(key, found, _identity(envelope), envelope.output_sha256())
+            return write()
         except StoreError:
             attempt += 1
             if attempt == attempts:

@@ -18,12 +18,16 @@ MEMORY_LIMIT = 512 * 1024 * 1024
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One item on its way through the pipeline, under the token that holds it."""
+    """One item on its way through the pipeline, under the token that holds it.
+
+    `made`: its result is in the form that is stored.
+    """
 
     item: Item
     token: str
     prepared: Prepared | None = None
     loaded_bytes: int = 0
+    made: bool = False
 
     @property
     def held(self) -> Held:

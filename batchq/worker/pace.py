@@ -101,10 +101,15 @@ class Pace:
         Without bound for a large one the like of which was never stored before: a drain
         is no time to find out.
         """
+        if size > self.familiar_size():
+            return float("inf")
         with self._lock:
-            if size > max(SURELY_SMALL, 2 * self._largest_put):
-                return float("inf")
             return (self._put_seconds.value or 0.0) + (self._flush_seconds.value or 0.0)
+
+    def familiar_size(self) -> int:
+        """Bytes that an object may have without being large beside all that were put."""
+        with self._lock:
+            return max(SURELY_SMALL, 2 * self._largest_put)
 
     def hold(self) -> int:
         """How many items to have in hand, so that the device never waits."""
@@ -137,6 +142,10 @@ class Pace:
         if per_item is None:
             return 1
         return max(1, min(MAX_FLUSH_ITEMS, int(self.flush_interval() / max(per_item, 1e-6))))
+
+    def flush_limit(self) -> int:
+        """The most results that are flushed together."""
+        return self._flush_items or MAX_FLUSH_ITEMS
 
     def flush_interval(self) -> float:
         """Seconds after which a waiting result is committed, however few there are.

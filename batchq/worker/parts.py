@@ -12,7 +12,7 @@ from batchq.event import Events
 from batchq.inference.base import Processor
 from batchq.ledger.base import Ledger, Run
 from batchq.source.base import Extractor, Reader
-from batchq.store.base import Store
+from batchq.store.layout import Layout
 from batchq.worker.drain import Drain
 from batchq.worker.heartbeat import Registration
 from batchq.worker.pace import Pace
@@ -25,13 +25,13 @@ class Parts:
     """Adapters and settings of one worker.
 
     `follow`: wait for more items instead of ending with the run. `loaders`, `putters`:
-    threads that load and prepare documents, and that store results. `provenance` goes
-    into every result.
+    threads that load and prepare documents, and that store results through `layout`.
+    `provenance` goes into every result.
     """
 
     ledger: Ledger
     run: Run
-    store: Store
+    layout: Layout
     reader: Reader
     extractor: Extractor
     processor: Processor

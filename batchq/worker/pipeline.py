@@ -1,10 +1,11 @@
 """The pipeline: the story of an item, from its claim to its commit.
 
-    claim → load → prepare → infer → put → verify → settle
+    claim → load → prepare → infer → gather → put → verify → settle
 
 Each arrow is a queue, and each stage a thread or a few. What is in them is bounded by
 what is claimed (`Pace.hold`) and by the bytes in memory (`Holdings.reserve`). Loading and
-preparing run ahead of the device; puts, read-backs and commits run behind it.
+preparing run ahead of the device; puts, read-backs and commits run behind it. The run's
+layout says which results are gathered into one object.
 
 An item leaves in one of three ways, all through `Settler`: completed, failed (charged
 to the document) or released (not charged). An error that is nobody's document stops the
@@ -16,22 +17,21 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from batchq.errors import BatchqError, DocumentError
 from batchq.inference.base import Output
-from batchq.item import item_key
 from batchq.lease import ReleaseReason
-from batchq.result import Envelope, result_key
 from batchq.source.base import SourceUnavailable
 from batchq.source.rows import load_document
 from batchq.store.base import StoreError
-from batchq.store.verified import BrokenObject, find_result, write_result
+from batchq.store.verified import BrokenObject
 from batchq.worker.claim import Claimer
 from batchq.worker.guarded import Guarded, ProcessorFault
 from batchq.worker.holdings import Holdings, Work
 from batchq.worker.parts import Parts
+from batchq.worker.put import Putter, give_up_key
 from batchq.worker.settle import Settler
 from batchq.worker.window import Window
 
@@ -67,8 +67,6 @@ class Pipeline:
         self._to_load: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._processor = Guarded(parts.processor)
         self._window = Window(self._processor.batch_tokens)
-        self._to_put: queue.SimpleQueue[tuple[Work, Output]] = queue.SimpleQueue()
-        self._provenance: Mapping[str, Any] = parts.provenance
         self._upstream = _Counter()
         self._on_device: Sequence[Work] = ()
         self._in_hand: set[Work] = set()
@@ -76,6 +74,9 @@ class Pipeline:
         self._faults = 0
         self.claimer = Claimer(parts, self.holdings, self._closing, self._hand_out, self.reaped)
         self.settler = Settler(parts, self.holdings, self._halt, self._step)
+        self._putter = Putter(
+            parts, self.holdings, self.settler, self._halt, self._closing_early, self._step
+        )
 
     # -- from outside ------------------------------------------------------------
 
@@ -86,7 +87,7 @@ class Pipeline:
         """
         stages = [("claim", self._claim_stage), ("infer", self._infer_stage)]
         stages += [(f"load-{n}", self._load_stage) for n in range(self._parts.loaders)]
-        stages += [(f"put-{n}", self._put_stage) for n in range(self._parts.putters)]
+        stages += [(f"put-{n}", self._putter.run) for n in range(self._parts.putters)]
         stages += [("settle", self.settler.run)]
         threads = [
             threading.Thread(target=self._guard, args=(stage,), name=name, daemon=True)
@@ -211,7 +212,7 @@ class Pipeline:
                 return
             document = load_document(item, parts.reader, parts.extractor, MAX_DOCUMENT_BYTES)
             if not document.text.strip():
-                self._to_put.put((work, Output(None, 0, 0)))
+                self._putter.made(work, Output(None, 0, 0))
                 return
             work.prepared = self._processor.prepare(document)
         except SourceUnavailable as error:
@@ -223,7 +224,7 @@ class Pipeline:
             log.warning("%s: no answer from the store: %s", item.source_id, error)
             self.settler.released([work], ReleaseReason.STORE)
         except BrokenObject as error:
-            self._give_up_key(work, error)
+            give_up_key(self.settler, work, error)
         except ProcessorFault as fault:
             self._charge(work, fault)
         else:
@@ -232,18 +233,10 @@ class Pipeline:
 
     def _adopt(self, work: Work) -> bool:
         """Whether an earlier attempt's result lies in the store, whole and valid."""
-        item, run = work.item, self._parts.run
-        found = find_result(
-            self._parts.store,
-            self._key(work),
-            source_id=item.source_id,
-            source_version=item.source_version,
-            processing_version=run.processing_version,
-        )
-        if found is None:
-            return False
-        self.settler.completed(work, found)
-        return True
+        found = self._parts.layout.find(work.item)
+        if found is not None:
+            self.settler.completed(work, found)
+        return found is not None
 
     # -- infer -------------------------------------------------------------------
 
@@ -251,7 +244,7 @@ class Pipeline:
         self._processor.load(self._parts.device)
         # What suits the device, and what it is, are known only now; nothing is claimed yet.
         self._window = Window(self._processor.batch_tokens)
-        self._provenance = {**self._parts.provenance, **self._processor.provenance()}
+        self._putter.provenance = {**self._parts.provenance, **self._processor.provenance()}
         self._step()
         self._loaded.set()
         while not self._halt.is_set():
@@ -290,7 +283,7 @@ class Pipeline:
         self._successes += len(batch)
         for work, output in zip(batch, outputs, strict=True):
             self.holdings.unload(work)
-            self._to_put.put((work, output))
+            self._putter.made(work, output)
         return None
 
     def _charge(self, work: Work, fault: ProcessorFault) -> None:
@@ -303,69 +296,6 @@ class Pipeline:
                 "documents was charged one failure",
             )
         self.settler.failed(work, fault.cause, str(fault), final=False)
-
-    # -- put and verify ----------------------------------------------------------
-
-    def _put_stage(self) -> None:
-        while not self._halt.is_set():
-            made = _next(self._to_put, TICK_S)
-            if made is not None and self.holdings.holds(made[0]):
-                self._put(*made)
-
-    def _put(self, work: Work, output: Output) -> None:
-        store, pace, clock = self._parts.store, self._parts.pace, self._clock
-        try:
-            envelope = self._envelope(work, output)
-            if not self._time_to_put(envelope):
-                self.settler.released([work], ReleaseReason.DRAIN)
-                return
-            began = clock.monotonic()
-            written = write_result(store, self._key(work), envelope, clock=clock)
-            pace.put_done(written.stored.length, clock.monotonic() - began)
-        except (ValueError, TypeError, RecursionError) as error:
-            self.settler.failed(work, "output_invalid", f"not JSON: {error}", final=False)
-        except StoreError as error:
-            log.warning("%s: not stored: %s", work.item.source_id, error)
-            self.settler.released([work], ReleaseReason.STORE)
-        except BrokenObject as error:
-            self._give_up_key(work, error)
-        else:
-            self._step()
-            self.settler.completed(work, written)
-
-    def _time_to_put(self, envelope: Envelope) -> bool:
-        """Whether it can still be committed: a drain's deadline may be too near."""
-        drain = self._parts.drain
-        if not drain.started:
-            return True
-        return drain.fits(self._parts.pace.seconds_to_commit(len(envelope.to_bytes())))
-
-    def _envelope(self, work: Work, output: Output) -> Envelope:
-        item = work.item
-        return Envelope(
-            source_id=item.source_id,
-            source_version=item.source_version,
-            processing_version=self._parts.run.processing_version,
-            output=output.value,
-            tokens_total=output.tokens_total,
-            tokens_used=output.tokens_used,
-            provenance={
-                **self._provenance,
-                "attempt": item.attempt,
-                "generation": item.generation,
-                "worker": self._parts.registration.name,
-                "batch": output.batch,
-            },
-        )
-
-    def _key(self, work: Work) -> str:
-        item, run = work.item, self._parts.run
-        key = item_key(item.source_id, item.source_version, run.processing_version)
-        return result_key(run.prefix, key, item.source_id, item.generation)
-
-    def _give_up_key(self, work: Work, error: BrokenObject) -> None:
-        log.error("%s: %s; the item begins anew under another key", work.item.source_id, error)
-        self.settler.released([work], ReleaseReason.BROKEN_OBJECT)
 
 
 class _Counter:

@@ -22,6 +22,7 @@ from batchq.ledger.history import FINISHED, uptime
 from batchq.notice.base import Notice, NoticeSource
 from batchq.source.base import Extractor, Reader
 from batchq.store.base import Store
+from batchq.store.layout import layout_named
 from batchq.worker.drain import Drain
 from batchq.worker.heartbeat import Heartbeat, Registration
 from batchq.worker.pace import EXPECTED_UPTIME_S, Pace
@@ -107,7 +108,13 @@ def run_worker(
         parts = Parts(
             ledger=ledger,
             run=run,
-            store=store,
+            layout=layout_named(
+                run.layout,
+                store,
+                prefix=run.prefix,
+                processing_version=run.processing_version,
+                clock=clock,
+            ),
             reader=reader,
             extractor=extractor,
             processor=processor,

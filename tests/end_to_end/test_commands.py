@@ -253,6 +253,19 @@ def test_an_enqueue_with_another_processor_is_told_to_name_a_run(enqueued: Desk)
     assert "--run" in said.err
 
 
+def test_results_in_shards_are_read_like_any_other(desk: Desk) -> None:
+    """One object for all three, and each result found in it by the ledger's offsets."""
+    desk.json("enqueue", "docs", "--processor", "stats", "--layout", "shard")
+    assert desk.run("worker").code == 0
+    results = desk.folder / "batchq-data" / "results"
+    assert len(list(results.rglob("*.jsonl.zst"))) < 3
+    assert desk.run("results", "docs/guide/b.txt").json["output"]["words"] == 4
+    assert desk.json("results", "--output", "all.jsonl")["written"] == 3
+    assert desk.json("status")["duplicates"]["divergent"] is None
+    said = desk.refused(2, "enqueue", "docs", "--processor", "stats", "--layout", "item")
+    assert "layout shard" in said.err
+
+
 def test_a_worker_with_another_folder_of_results_is_refused(enqueued: Desk) -> None:
     """Its results would lie where nobody looks for them."""
     assert "elsewhere is missing" in enqueued.refused(14, "worker", "--results", "elsewhere").err
@@ -305,7 +318,6 @@ def test_an_error_is_a_document_too(desk: Desk) -> None:
         (["enqueue", "nowhere"], None),
         (["enqueue", "docs", "--processor", "stat"], "did you mean stats?"),
         (["enqueue", "docs", "--layout", "heap"], "`item` or `shard`"),
-        (["enqueue", "docs", "--processor", "stats", "--layout", "shard"], "item"),
         (["status", "--timeout", "1s"], None),
         (["status", "--wait", "--timeout", "soon"], "90s"),
         (["worker", "--lease-ttl", "soon"], "a duration"),

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 STATES = ("ready", "delayed", "leased", "results", "dead_letters", "superseded")
 
 
@@ -84,12 +86,15 @@ class _Audit:
             self._complain(f"{key} is committed and missing")
             return key
         data = path.read_bytes()
+        if self.run["layout"] == "shard":
+            data = data[row["byte_offset"] : row["byte_offset"] + row["byte_length"]]
         if (len(data), _sha256(data)) != (row["byte_length"], row["sha256"]):
             self._complain(f"{key} is not what was committed")
         try:
-            envelope = json.loads(data)
-        except ValueError:
-            self._complain(f"{key} is not JSON")
+            [line] = _lines(data) if self.run["layout"] == "shard" else [data]
+            envelope = json.loads(line)
+        except ValueError as error:
+            self._complain(f"{key} is not JSON: {error}")
             return key
         source_id = item["source_id"]
         bytes_of = self.documents.get(source_id, b"")
@@ -112,13 +117,16 @@ class _Audit:
     def _objects_trace_to_items(self, named: set[str]) -> None:
         """Every object is named by the ledger, or an orphan of one of its items."""
         versions = {(r["source_id"], r["source_version"]) for r in self.items.values()}
-        for path in self.results.rglob("*.json"):
+        for path in [*self.results.rglob("*.json"), *self.results.rglob("*.jsonl.zst")]:
             key = path.relative_to(self.results).as_posix()
-            if key in named or path.name == "run.json":
+            # Of a shard that is named, some frames may still be orphans.
+            if path.name == "run.json" or (key in named and path.suffix == ".json"):
                 continue
-            envelope = json.loads(path.read_bytes())
-            if (envelope["source_id"], envelope["source_version"]) not in versions:
-                self._complain(f"{key} traces to no enqueue")
+            data = path.read_bytes()
+            for line in [data] if path.suffix == ".json" else _lines(data):
+                envelope = json.loads(line)
+                if (envelope["source_id"], envelope["source_version"]) not in versions:
+                    self._complain(f"{key} traces to no enqueue")
 
     def _tallies_are_exact(self) -> None:
         counted = {state: len(self._of_run(state)) for state in STATES}
@@ -176,6 +184,15 @@ def _read(
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         # The names are this module's own.
         return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}
+
+
+def _lines(frames: bytes) -> list[bytes]:
+    """What zstd frames hold, a line each. Raises ValueError for anything else."""
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(frames, read_across_frames=True) as stream:
+            return stream.read().splitlines(keepends=True)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from None
 
 
 def _sha256(data: bytes) -> str:

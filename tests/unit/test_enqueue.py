@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from batchq.cli.enqueue import request_cost
 from batchq.clock import SystemClock
 from batchq.enqueue import check_store, enqueue, ensure_run, plan
 from batchq.enqueue.fingerprinting import CHUNK_FILES, MAX_SOURCE_ID
@@ -628,3 +629,9 @@ def test_a_store_that_fails_is_unusable(ledger: Ledger) -> None:
 
     with pytest.raises(StoreUnusable, match="no space left"):
         ensure_run(ledger, Full(), "default", MANIFEST, "item")
+
+
+def test_the_requests_of_layout_item_are_priced() -> None:
+    """A hundred million results cost five hundred dollars in puts and forty in heads."""
+    assert "about $540.00" in request_cost(100_000_000)
+    assert "150,000 items" in request_cost(150_000)

@@ -18,6 +18,7 @@ from batchq.ledger.memory import MemoryLedger
 from batchq.notice.base import Notice
 from batchq.result import Envelope
 from batchq.store.base import Store
+from batchq.store.committed import read_committed
 from batchq.store.memory import MemoryStore
 from batchq.worker.worker import WorkerSettings, run_worker
 
@@ -89,9 +90,11 @@ class Kit:
     events: RecordedEvents = field(default_factory=RecordedEvents)
     notices: Button = field(default_factory=lambda: Button())
     clock: Clock = field(default_factory=SystemClock)
+    layout: str = "item"
 
     def __post_init__(self) -> None:
-        self.run: Run = self.ledger.create_run("default", "shout-1", {"kind": "shout"}, "item")
+        manifest = {"kind": "shout"}
+        self.run: Run = self.ledger.create_run("default", "shout-1", manifest, self.layout)
         self.enqueue(self.shelf.documents)
 
     @classmethod
@@ -134,10 +137,18 @@ class Kit:
 
     def outputs(self) -> dict[str, Any]:
         """Source id to output, of every committed result, as read from the store."""
-        return {
-            row.source_id: Envelope.from_bytes(self.store.read(row.stored.key)).output
+        lines = {
+            row.source_id: read_committed(
+                self.store,
+                self.layout,
+                row.stored,
+                source_id=row.source_id,
+                source_version=row.source_version,
+                processing_version="shout-1",
+            )
             for row in self.results()
         }
+        return {name: Envelope.from_bytes(line).output for name, line in lines.items()}
 
     def events_of(self, kind: str) -> list[Mapping[str, Any]]:
         return [event.data for event in self.events.of(kind)]
