@@ -17,67 +17,16 @@ import psycopg
 import pytest
 
 from batchq.clock import ManualClock
-from batchq.item import NewItem
-from batchq.lease import Failure, Held, ReleaseReason
-from batchq.ledger.base import Policy, Role, Run
+from batchq.ledger.base import Policy
 from batchq.ledger.schema import metadata
 from batchq.ledger.sql import SqlLedger, engine, hot, statements
-from batchq.result import Result, Stored
+from tests.ledger_story import repair, tell
 
 # They read all of a run's items, and all of its processes, on purpose.
 READS_ALL = (statements.DUPLICATES, statements.RECOUNT, statements.WORKERS)
 
 Recorded = dict[str, tuple[str, dict[str, Any]]]
 """By template: what the driver was sent, and the parameters of the last time."""
-
-
-def document(number: int, version: int = 1) -> NewItem:
-    return NewItem(f"docs/{number}.md", f"sha256:{version}", 1, f"file:///{number}", "file:///")
-
-
-def tell(ledger: SqlLedger, run: Run, clock: ManualClock) -> None:
-    """Every verb, on every path through it."""
-
-    def result(item_id: int, token: str) -> Result:
-        return Result(item_id, token, Stored(f"run/{item_id}.json", 0, 1, f"{item_id:064x}"))
-
-    for name, role in (("e1", Role.ENQUEUER), ("e2", Role.ENQUEUER), ("w", Role.WORKER)):
-        ledger.register(run, name, 60.0, role, {})
-    ledger.register(run, "dead", 60.0, Role.WORKER, {})
-    ledger.enqueue("e1", 1, [document(n) for n in range(40)])
-    held = ledger.claim("w", "t1", 10, alone=True)
-    lost = ledger.claim("dead", "t2", 10, alone=True)
-    assert held
-    assert lost
-    ids = [item.id for item in held.items]
-    ledger.commit("w", [result(item_id, "t1") for item_id in ids[:5]])
-    ledger.commit("w", [result(ids[0], "t1"), result(ids[0], "other")])
-    ledger.fail("w", [Failure(Held("t1", ids[5]), "cause", "error", final=True)])
-    ledger.fail("w", [Failure(Held("t1", ids[6]), "cause", "error")])
-    ledger.release("w", [Held("t1", ids[7])], ReleaseReason.STORE)
-    ledger.release("w", [Held("t1", ids[8])], ReleaseReason.DRAIN)
-    ledger.enqueue("e2", 1, [document(n, version=n % 2) for n in range(41)])
-    ledger.register(run, "e3", 60.0, Role.ENQUEUER, {})
-    moved = NewItem("docs/30.md", "sha256:1", 1, "file:///elsewhere", "file:///")
-    ledger.enqueue("e3", 1, [moved])
-    assert ledger.claim("w", "t3", 5, alone=False)
-    assert ledger.claim("w", "t3", 5, alone=False)
-    for _ in range(6):
-        clock.advance(15.0)
-        ledger.beat("w", 60.0)
-    assert ledger.reap("w", 100).returned
-    ledger.retry("w", run)
-    ledger.retry("w", run, source_ids=["docs/1.md"], cause="cause")
-    ledger.counts(run)
-    ledger.workers(run)
-    ledger.duplicates(run)
-    ledger.recount(run)
-    ledger.states(run, [("docs/0.md", "sha256:0"), ("docs/1.md", "sha256:1")])
-    assert ledger.reopen("w", run, ledger.results(run, 0, 2)) == 2
-    ledger.lookup(run, "docs/0.md")
-    ledger.results(run, 0, 100)
-    ledger.dead_letters(run, 0, 100)
-    ledger.stop("w", "end")
 
 
 @pytest.fixture
@@ -102,6 +51,7 @@ def story(url: str, recorded: Recorded) -> SqlLedger:
     run = ledger.create_run("run", "stats-1", {"kind": "stats"}, "item")
     recorded.clear()
     tell(ledger, run, clock)
+    repair(ledger, run)
     for template in READS_ALL:
         del recorded[template]
     assert len(recorded) > 40

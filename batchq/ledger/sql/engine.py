@@ -47,6 +47,8 @@ class Driver(Protocol):
     engine_options: ClassVar[dict[str, Any]]
     error: ClassVar[type[Exception]]
     """The base of the driver's own errors."""
+    schema: str | None
+    """The namespace of the ledger's tables, where it is not the database's own default."""
     url: str
 
     def connect(self) -> Any:
@@ -57,8 +59,19 @@ class Driver(Protocol):
         """Whether somebody else holds a lock on the whole database, for a moment."""
         ...
 
+    def opening(self, connection: Any, begin: str | None) -> str | None:
+        """What opens a transaction on this connection, for which `begin` is the usual word.
+
+        None for a statement that is a transaction in itself.
+        """
+        ...
+
     def judge(self, error: BaseException) -> Verdict:
         """What an error of the driver means."""
+        ...
+
+    def misplaced(self, error: BaseException) -> bool:
+        """Whether the error says that another connection may lead to a better server."""
         ...
 
 
@@ -243,17 +256,15 @@ class Database:
     ) -> T:
         try:
             tx = Transaction(self, connection)
+            begin = self.driver.opening(connection, begin)
             if begin is not None:
                 self._begin(tx, begin)
             answer = work(tx)
             if begin is not None:
                 connection.commit()
             return answer
-        except BaseException:
-            try:
-                connection.rollback()
-            except self.driver.error:
-                connection.invalidate()
+        except BaseException as error:
+            self._abandon(connection, error)
             raise
 
     def _begin(self, tx: Transaction, statement: str) -> None:
@@ -272,6 +283,19 @@ class Database:
                 if not self.driver.is_locked(error) or now > give_up:
                     raise
             threading.Event().wait(_LOCK_PAUSE * random_fraction())
+
+    def _abandon(self, connection: PoolProxiedConnection, error: BaseException) -> None:
+        """Undo what was begun; a connection that is of no more use is not kept."""
+        # Core has thrown away a connection that it saw breaking.
+        if not connection.is_valid:
+            return
+        try:
+            connection.rollback()
+        except self.driver.error:
+            connection.invalidate()
+        else:
+            if self.driver.misplaced(error):
+                connection.invalidate()
 
     def _persist(self, attempt: Callable[[], T]) -> T:
         give_up = self._clock.monotonic() + self._patience

@@ -1,29 +1,31 @@
-"""PostgreSQL as a ledger: one server for a fleet."""
+"""PostgreSQL as a ledger: one server for a fleet.
+
+Where a pooler such as pgbouncer lends a server's session to one transaction at a time, no
+session can be set up beforehand: each transaction then brings its settings with it, and
+statements are not prepared. A pooler shows itself by handing out process numbers that are
+not the server's.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from batchq.clock import random_fraction
-from batchq.errors import (
-    AccessDenied,
-    BatchqError,
-    LedgerNotInitialised,
-    LedgerUnreachable,
-    UsageError,
-)
+from batchq.errors import UsageError
 from batchq.ledger.sql.dialect import POSTGRESQL
+from batchq.ledger.sql.postgresql_refusals import READ_ONLY, judge
 from batchq.ledger.sql.verdict import Verdict
 from batchq.redact import HIDDEN, redact
 
 __all__ = ["Postgresql"]
 
 _DEFAULTS = {
-    "application_name": "batchq",
+    "fallback_application_name": "batchq",
     "connect_timeout": "10",
     # A server that vanished without a word is noticed in half a minute.
     "keepalives_idle": "10",
@@ -49,31 +51,16 @@ _SETTINGS = {
 }
 
 # What was acknowledged must survive a crash of the server; a stronger setting stays.
-_DURABLE = """
-SELECT set_config('synchronous_commit', 'on', false)
-WHERE current_setting('synchronous_commit') = 'off'
-"""
+_DURABLE = "coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')"
 
-_SET = "SELECT " + ", ".join(f"set_config('{k}', '{v}', false)" for k, v in _SETTINGS.items())
-
-# The server may refuse a connection before it sends a code, so its words must do.
-_DENIED = re.compile(
-    r"password authentication failed|no password supplied|authentication failed"
-    r"|no pg_hba\.conf entry|role .* does not exist|permission denied|is not permitted to log in"
-)
-_NO_DATABASE = re.compile(r"database \"?(.*?)\"? does not exist")
-
-_CONFLICT = ("40001", "40P01")
-"""A serialization failure, a deadlock."""
-
-_TOO_LONG = ("57014", "55P03")
-"""A statement, or the wait for a lock, took longer than the session allows."""
-
-_DISK_FULL = "53100"
+_NAMESPACE = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 
 
 class Postgresql:
-    """Opens connections to one database and tells what their errors mean."""
+    """Opens connections to one database and tells what their errors mean.
+
+    Of the address all but `schema`, the namespace of the ledger's tables, is libpq's.
+    """
 
     dialect = POSTGRESQL
     engine_url = "postgresql+psycopg://"
@@ -82,79 +69,97 @@ class Postgresql:
 
     def __init__(self, url: str) -> None:
         self.url = _without_password(url)
-        self._conninfo = re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql://", url)
+        address, self.schema = _split_schema(url, self.url)
+        self._conninfo = re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql://", address)
         try:
             given = conninfo_to_dict(self._conninfo)
         except psycopg.Error:
             # The driver's message quotes the address, password and all.
-            raise UsageError(
-                f"the ledger address {self.url} cannot be understood",
-                hint="write postgresql://user@host:5432/database, percent-encoding "
-                "special characters in the password",
-            ) from None
+            raise _not_understood(self.url) from None
+        if _is_torn(given):
+            raise _not_understood(self.url)
         self._options: dict[str, Any] = {k: v for k, v in _DEFAULTS.items() if k not in given}
+        if "PGCONNECT_TIMEOUT" in os.environ:
+            self._options.pop("connect_timeout", None)
+        if "," in str(given.get("host", "")) and "target_session_attrs" not in given:
+            self._options["target_session_attrs"] = "read-write"
 
     def connect(self) -> psycopg.Connection[Any]:
         """A connection in autocommit mode."""
         connection = psycopg.connect(self._conninfo, autocommit=True, **self._options)
-        connection.execute(_SET)
-        connection.execute(_DURABLE)
+        own = connection.info.backend_pid
+        # Behind a pooler the settings end with this statement: the session is not ours.
+        said = connection.execute(self._settings(f"pg_backend_pid() <> {own}")).fetchone()
+        if said is not None and said[0] != own:
+            connection.prepare_threshold = None
         return connection
 
     def is_locked(self, error: BaseException) -> bool:
         """Never: its locks are on rows, and the server waits for them."""
         return False
 
+    def opening(self, connection: Any, begin: str | None) -> str | None:
+        """Behind a pooler every transaction is opened by name, and then set up."""
+        if connection.prepare_threshold is not None:
+            return begin
+        return f"BEGIN ISOLATION LEVEL READ COMMITTED; {self._settings('true')}"
+
     def judge(self, error: BaseException) -> Verdict:
         """What an error of the driver means."""
-        state = getattr(error, "sqlstate", None) or ""
-        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        known = self._explain(state, said)
-        if known is not None:
-            return Verdict(known)
-        if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            return Verdict(
-                BatchqError(f"the ledger {self.url} refused a statement: {said} ({state or '-'})")
-            )
-        if state in _TOO_LONG:
-            return Verdict(
-                LedgerUnreachable(
-                    f"the ledger {self.url} takes too long: {said}",
-                    hint="look in pg_stat_activity for transactions that were left open",
-                )
-            )
-        if state == _DISK_FULL:
-            return Verdict(
-                LedgerUnreachable(
-                    f"no space is left for the ledger {self.url}: {said}",
-                    hint="free some space on the server; nothing that was acknowledged is lost",
-                )
-            )
-        return Verdict(
-            LedgerUnreachable(
-                f"the ledger {self.url} gives no answer: {said}",
-                hint="check that the server runs and that host, port and network are right",
-            ),
-            pause=(0.01 if state in _CONFLICT else 0.5) * random_fraction(),
-        )
+        return judge(self.url, error)
 
-    def _explain(self, state: str, said: str) -> BatchqError | None:
-        if missing := _NO_DATABASE.search(said):
-            return LedgerNotInitialised(
-                f"the ledger {self.url} cannot be opened: database {missing[1]} does not exist",
-                hint="create the database, then run `batchq init`",
-            )
-        if state in ("42501", "25006") or state.startswith("28") or _DENIED.search(said):
-            return AccessDenied(
-                f"the ledger {self.url} refuses access: {said}",
-                hint="check user, password (PGPASSWORD or ~/.pgpass) and grants",
-            )
-        if state in ("42P01", "42703", "3F000"):
-            return LedgerNotInitialised(
-                f"{self.url} holds no batchq ledger of this version ({said})",
-                hint="run `batchq init`",
-            )
-        return None
+    def misplaced(self, error: BaseException) -> bool:
+        """A server that takes no writes: the address may lead to another one by now."""
+        return getattr(error, "sqlstate", None) == READ_ONLY
+
+    def _settings(self, local: str) -> str:
+        """A statement that sets up the session; where `local` is true, its transaction."""
+        values = {name: f"'{value}'" for name, value in _SETTINGS.items()}
+        values["synchronous_commit"] = _DURABLE
+        if self.schema is not None:
+            values["search_path"] = f"'{self.schema}'"
+        settings = (f"set_config('{name}', {value}, {local})" for name, value in values.items())
+        return f"SELECT pg_backend_pid(), {', '.join(settings)}"
+
+
+def _split_schema(url: str, shown: str) -> tuple[str, str | None]:
+    """The address without its `schema`, and that."""
+    head, mark, query = url.partition("?")
+    schema, rest = None, []
+    for part in query.split("&"):
+        name, _, value = part.partition("=")
+        if name == "schema":
+            schema = unquote(value)
+        else:
+            rest.append(part)
+    if schema is None:
+        return url, None
+    if not _NAMESPACE.fullmatch(schema):
+        raise UsageError(
+            f"the ledger address {shown} names no usable schema",
+            hint="write ?schema=NAME with small letters, digits and underscores, not starting "
+            "with a digit or pg_",
+        )
+    return f"{head}{mark if any(rest) else ''}{'&'.join(rest)}", schema
+
+
+def _is_torn(given: dict[str, Any]) -> bool:
+    """Whether a special character in the password has torn the address into wrong parts.
+
+    libpq would take a piece of the password for a host or a port, and quote it.
+    """
+    ports = str(given.get("port") or "0").split(",")
+    if not all(port.strip().isdigit() or not port for port in ports):
+        return True
+    return any("@" in str(given.get(part) or "") for part in ("host", "dbname"))
+
+
+def _not_understood(url: str) -> UsageError:
+    return UsageError(
+        f"the ledger address {url} cannot be understood",
+        hint="write postgresql://user@host:5432/database, percent-encoding "
+        "special characters in the password",
+    )
 
 
 def _without_password(url: str) -> str:

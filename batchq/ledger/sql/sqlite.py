@@ -40,6 +40,7 @@ class Sqlite:
     engine_url = "sqlite://"
     engine_options: ClassVar[dict[str, Any]] = {}
     error: ClassVar[type[Exception]] = sqlite3.Error
+    schema: str | None = None
 
     def __init__(self, url: str) -> None:
         path = url.removeprefix(_PREFIX)
@@ -84,6 +85,14 @@ class Sqlite:
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -32768")
         return connection
+
+    def opening(self, connection: object, begin: str | None) -> str | None:
+        """The usual word."""
+        return begin
+
+    def misplaced(self, error: BaseException) -> bool:
+        """There is one file."""
+        return False
 
     def _refuse_network(self) -> None:
         kind = network_filesystem(self.path.parent, MOUNTS)

@@ -31,6 +31,14 @@ SCHEMA_VERSION = f"SELECT version_num FROM {VERSION_TABLE}"
 
 LOCK_SCHEMA = f"SELECT pg_advisory_xact_lock(hashtext('{VERSION_TABLE}'))"
 
+FIND_NAMESPACE = "SELECT 1 FROM pg_namespace WHERE nspname = :name"
+
+
+def create_namespace(name: str) -> str:
+    """Its name is an identifier, checked with the address."""
+    return f"CREATE SCHEMA {name}"
+
+
 # -- runs --------------------------------------------------------------------------------
 
 FIND_RUN = """

@@ -38,7 +38,7 @@ def initialise(database: Database) -> None:
     driver = database.driver
     if isinstance(driver, Sqlite):
         driver.create()
-    database.migrate(lambda tx, core: _upgrade(tx, core, driver.url))
+    database.migrate(lambda tx, core: _upgrade(tx, core, driver.url, driver.schema))
     if isinstance(driver, Sqlite):
         # Last: until here the file may have been another program's. It stays so for good.
         database.single(lambda tx: tx.rows("PRAGMA journal_mode = WAL"))
@@ -60,10 +60,13 @@ def check(tx: Transaction, url: str) -> None:
     )
 
 
-def _upgrade(tx: Transaction, core: Connection, url: str) -> None:
+def _upgrade(tx: Transaction, core: Connection, url: str, schema: str | None) -> None:
     if tx.dialect is not SQLITE:
         # Two that initialise at once would both find nothing there.
         tx.rows(sql.LOCK_SCHEMA)
+    # Asked first: IF NOT EXISTS needs the right to create it, also where it is there.
+    if schema is not None and not tx.rows(sql.FIND_NAMESPACE, name=schema):
+        tx.run(sql.create_namespace(schema))
     tables = _tables(tx)
     version = _version(tx, tables)
     if version == HEAD:
