@@ -55,6 +55,7 @@ def tell(ledger: Ledger, run: Run, clock: ManualClock) -> None:
     ledger.states(run, [("docs/0.md", "sha256:0"), ("docs/1.md", "sha256:1")])
     ledger.lookup(run, "docs/0.md")
     ledger.results(run, 0, 100)
+    ledger.results(run, 0, 100, current_only=True)
     ledger.dead_letters(run, 0, 100)
     ledger.stop("w", "end")
 

@@ -267,8 +267,14 @@ class Ledger(Protocol):
         """
         ...
 
-    def results(self, run: Run, after: int, limit: int) -> list[CommittedResult]:
-        """Up to `limit` results with item ids above `after`, by id."""
+    def results(
+        self, run: Run, after: int, limit: int, *, current_only: bool = False
+    ) -> list[CommittedResult]:
+        """Up to `limit` results with item ids above `after`, by id.
+
+        `current_only`: none of a version that is no longer its document's current item,
+        whether or not the newer one has a result yet.
+        """
         ...
 
     def dead_letters(self, run: Run, after: int, limit: int) -> list[DeadLetter]:

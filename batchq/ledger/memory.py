@@ -348,9 +348,13 @@ class MemoryLedger:
             rows = [self._tables.versions.get((run.id, *identity)) for identity in identities]
             return [row.item_state() if row else None for row in rows]
 
-    def results(self, run: Run, after: int, limit: int) -> list[CommittedResult]:
+    def results(
+        self, run: Run, after: int, limit: int, *, current_only: bool = False
+    ) -> list[CommittedResult]:
         with self._tables.lock:
             rows = self._tables.rows(run.id, State.COMPLETED)
+            if current_only:
+                rows = [row for row in rows if self._tables.is_current(row)]
             return [row.result for row in rows if row.result and row.id > after][:limit]
 
     def dead_letters(self, run: Run, after: int, limit: int) -> list[DeadLetter]:

@@ -167,6 +167,9 @@ class Tables:
         rows = self.items.values()
         return [row for row in rows if row.run == run_id and state in (None, row.state)]
 
+    def is_current(self, row: Row) -> bool:
+        return self.documents[row.run, row.new.source_id].current is row
+
     def held_by(self, process: Process) -> list[Row]:
         return [row for row in self.rows(process.run, State.LEASED) if row.holder == process.name]
 

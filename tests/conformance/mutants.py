@@ -26,6 +26,7 @@ from tests.conformance import test_ledger_commit as commits
 from tests.conformance import test_ledger_enqueue as enqueues
 from tests.conformance import test_ledger_processes as processes
 from tests.conformance import test_ledger_races as races
+from tests.conformance import test_ledger_reading as reading
 from tests.conformance import test_ledger_reap as reaps
 from tests.conformance import test_ledger_reopen as reopens
 from tests.conformance import test_ledger_repeated as repeated
@@ -428,6 +429,17 @@ MUTANTS = [
         reopens.test_auditors_that_race_reopen_an_item_once,
         tries=20,
         refusal="duplicate key",
+    ),
+    Mutant(
+        "current results are all results",
+        ALL,
+        each(
+            memory=replaced(Tables, "is_current", always),
+            sql=reworded(
+                sqlite=(" AND d.item_id = r.id", ""), postgresql=(" AND d.item_id = r.id", "")
+            ),
+        ),
+        reading.test_current_results_leave_out_the_versions_that_were_replaced,
     ),
     Mutant(
         "suspects go to workers that hold others",

@@ -120,6 +120,27 @@ def test_results_come_in_pages_by_id(world: World) -> None:
     assert names == ["000", "001", "002", "003", "004"]
 
 
+def test_current_results_leave_out_the_versions_that_were_replaced(world: World) -> None:
+    """Full pages of the latest; a newer version without a result hides the old one too."""
+    world.worker()
+    world.enqueue_many(6)
+    world.commit("worker", world.hold("worker"))
+    world.enqueue(document("001", "v2"), document("003", "v2"))
+    assert [row.source_id for row in world.ledger.results(world.run, 0, 4, current_only=True)] == [
+        "000",
+        "002",
+        "004",
+        "005",
+    ]
+    world.commit("worker", world.hold("worker", 1))
+    rows = world.ledger.results(world.run, 0, 10, current_only=True)
+    assert [(row.source_id, row.source_version) for row in rows][-1] == ("001", "sha256:v2")
+    assert len(rows) == 5
+    assert len(world.ledger.results(world.run, 0, 10)) == 7
+    last = world.ledger.results(world.run, rows[-2].item_id, 1, current_only=True)
+    assert rows[-1:] == last
+
+
 def test_dead_letters_come_in_pages_by_id(world: World) -> None:
     """The same, for what ended without a result."""
     world.worker()

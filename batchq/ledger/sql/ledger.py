@@ -236,8 +236,10 @@ class SqlLedger:
     def states(self, run: Run, identities: Sequence[tuple[str, str]]) -> list[ItemState | None]:
         return self._read(lambda tx: reading.states(tx, run, identities))
 
-    def results(self, run: Run, after: int, limit: int) -> list[CommittedResult]:
-        return self._single(lambda tx: reading.results(tx, run, after, limit))
+    def results(
+        self, run: Run, after: int, limit: int, *, current_only: bool = False
+    ) -> list[CommittedResult]:
+        return self._single(lambda tx: reading.results(tx, run, after, limit, current_only))
 
     def dead_letters(self, run: Run, after: int, limit: int) -> list[DeadLetter]:
         return self._single(lambda tx: reading.dead_letters(tx, run, after, limit))

@@ -142,8 +142,11 @@ def _item_states(tx: Transaction, run: Run, rows: Sequence[Any]) -> list[ItemSta
     ]
 
 
-def results(tx: Transaction, run: Run, after: int, limit: int) -> list[CommittedResult]:
-    rows = tx.records(sql.RESULTS, run=run.id, after=after, limit=limit)
+def results(
+    tx: Transaction, run: Run, after: int, limit: int, current_only: bool
+) -> list[CommittedResult]:
+    statement = sql.CURRENT_RESULTS if current_only else sql.RESULTS
+    rows = tx.records(statement, run=run.id, after=after, limit=limit)
     return [_result(row) for row in rows]
 
 

@@ -325,6 +325,11 @@ FROM results AS r JOIN items AS i ON i.id = r.id
 
 RESULTS = f"{_RESULTS} WHERE r.run_id = :run AND r.id > :after ORDER BY r.id LIMIT :limit"
 
+CURRENT_RESULTS = f"""{_RESULTS}
+JOIN documents AS d ON d.run_id = r.run_id AND d.source_id = i.source_id AND d.item_id = r.id
+WHERE r.run_id = :run AND r.id > :after ORDER BY r.id LIMIT :limit
+"""
+
 RESULTS_OF = f"{_RESULTS} WHERE r.run_id = :run AND r.id $in_ids"
 
 # Hours of reading are allowed here, and every row is wanted, in any order.
