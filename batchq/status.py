@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from batchq.clock import Clock
 from batchq.errors import ExitCode, WaitTimedOut
 from batchq.ledger.base import Counts, Ledger, Role, Run, WorkerStatus
 from batchq.ledger.history import uptime
+from batchq.words import counted, duration
 
-__all__ = ["SCHEMA", "outcome", "rate_per_s", "snapshot", "wait"]
+__all__ = ["SCHEMA", "outcome", "rate_per_s", "snapshot", "uptime_line", "wait"]
 
 SCHEMA = 1
 """Of every JSON document that a command prints."""
@@ -19,18 +20,20 @@ SCHEMA = 1
 POLL_S = 1.0
 
 
-def snapshot(ledger: Ledger, run: Run, *, duplicates: bool = False) -> dict[str, Any]:
+def snapshot(
+    ledger: Ledger, run: Run, *, expected_uptime: float, duplicates: bool = False
+) -> dict[str, Any]:
     """The run as it stands, at a cost that does not grow with its items.
 
     With `duplicates` the documents of equal content are counted too, which reads
-    every item; otherwise `duplicates.content` is null. `rate_per_s` and `eta_s` are
+    every item; otherwise `duplicates.content` is null. `expected_uptime`, the setting in
+    seconds, is shown beside what the run's history says. `rate_per_s` and `eta_s` are
     null while nothing was committed by a live worker.
     """
     counts = ledger.counts(run)
     workers = ledger.workers(run)
     tallies = counts.tallies
     rate = rate_per_s(workers, counts.now)
-    lived = uptime(workers, counts.now)
     remaining = tallies.ready + tallies.leased
     return {
         "schema": SCHEMA,
@@ -61,11 +64,7 @@ def snapshot(ledger: Ledger, run: Run, *, duplicates: bool = False) -> dict[str,
             "interrupted": tallies.interrupted,
             "failures": tallies.failures,
         },
-        "interruptions": {
-            "count": lived.interruptions,
-            "worker_s": round(lived.worker_s, 1),
-            "mean_uptime_s": None if lived.mean_s is None else round(lived.mean_s, 1),
-        },
+        "interruptions": uptime(workers, counts.now).told(expected_uptime),
         "workers": [_worker(worker, counts.now) for worker in workers],
         "rate_per_s": None if rate is None else round(rate, 3),
         "eta_s": _eta(remaining, rate),
@@ -109,13 +108,26 @@ def wait(
             raise WaitTimedOut(
                 f"run {run.name!r} has not ended after {timeout:g} s: "
                 f"{counts.tallies.ready} ready, {counts.tallies.leased} leased, "
-                f"{counts.workers_alive} workers alive",
+                f"{counted(counts.workers_alive, 'worker')} alive",
                 hint="wait longer with --timeout"
                 if counts.workers_alive
                 else "no worker is alive; start one: batchq worker",
             )
         clock.wait(never, min(POLL_S, left))
     return counts
+
+
+def uptime_line(told: Mapping[str, Any]) -> str:
+    """What `ledger.history.Uptime.told` says, in a line: the assumption beside the history."""
+    assumed = f"expected {duration(told['expected_uptime_s'])} (expected_uptime)"
+    number = told["count"]
+    if not number:
+        return f"{assumed}; no interruption in {duration(told['worker_s'])} of work so far"
+    often = f"one in {duration(told['mean_uptime_s'])} of work"
+    return (
+        f"{assumed}; {counted(number, 'interruption')}, {often}; "
+        f"planned with {duration(told['planned_uptime_s'])}"
+    )
 
 
 def _eta(remaining: int, rate: float | None) -> float | None:

@@ -15,6 +15,7 @@ from batchq.clock import Clock
 from batchq.config import Config, Loaded
 from batchq.errors import ProcessingVersionMismatch, UsageError
 from batchq.fingerprint import HINTS, difference, processing_version
+from batchq.notice.signals import SignalSource
 from batchq.redact import is_secret_name, redact
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from batchq.store.base import Store
 
 __all__ = [
+    "SignalSource",
     "creates_ledger",
     "full_manifest",
     "new_processor",
@@ -36,6 +38,7 @@ __all__ = [
     "open_staging",
     "open_store",
     "run_processor",
+    "take_signals",
 ]
 
 MAX_STAGED = 256 * 1024 * 1024
@@ -174,8 +177,17 @@ def open_extractor() -> Iterator[Extractor]:
         extractor.close()
 
 
-def open_notices(config: Config, clock: Clock) -> tuple[list[NoticeSource], list[str]]:
-    """What warns a worker of its end, and a line about each for people.
+def take_signals() -> SignalSource:
+    """The signals, taken for the rest of this process. The first thing that a worker does."""
+    signals = SignalSource()
+    signals.take_process()
+    return signals
+
+
+def open_notices(
+    config: Config, clock: Clock, signals: SignalSource
+) -> tuple[list[NoticeSource], list[str]]:
+    """What warns a worker of its end, `signals` among it, and a line about each for people.
 
     Raises UsageError for what cannot be watched here.
     """
@@ -189,6 +201,7 @@ def open_notices(config: Config, clock: Clock) -> tuple[list[NoticeSource], list
         queue_url=config.notice_queue,
         azure_endpoint=config.azure_metadata_endpoint,
         rebalance=config.drain_on_rebalance,
+        signals=signals,
     )
     return sources, describe_sources(sources)
 

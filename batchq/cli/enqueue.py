@@ -174,7 +174,7 @@ def _enqueue(
     if report.rejected_total:
         parts.append(f"{report.rejected_total:,} rejected")
     if report.known and not report.new:
-        parts[:2] = [f"all {report.known:,} documents are known, nothing is new"]
+        parts[0] = "nothing is new"
     say(f"run {report.run} ({report.processing_version}): {', '.join(parts)}")
     _tell_rejections(report)
     _tell_requests(session, run.layout, session.ledger.counts(run).tallies.total)
@@ -207,6 +207,7 @@ def _plan(session: Session, sources: list[Source], *, json: bool) -> None:
     from batchq.cli.console import print_json, progress, say
     from batchq.enqueue import plan
     from batchq.fingerprint import processing_version
+    from batchq.words import counted
 
     version = processing_version(wiring.full_manifest(wiring.new_processor(session.config)))
     with progress("dry run", "documents") as update:
@@ -225,7 +226,7 @@ def _plan(session: Session, sources: list[Source], *, json: bool) -> None:
         return
     taken = found.seen - found.rejected_total
     say(
-        f"would take up {taken:,} documents ({found.size:,} bytes) as {version}, "
+        f"would take up {counted(taken, 'document')} ({found.size:,} bytes) as {version}, "
         f"and reject {found.rejected_total:,}; nothing was written"
     )
     _tell_rejections(found)

@@ -41,6 +41,7 @@ def failures(
     from batchq.cli.console import note, print_json, say
     from batchq.cli.session import opened
     from batchq.redact import redact
+    from batchq.words import counted
 
     with opened(given(run=run, ledger=ledger, config=config)) as session:
         letters = _dead_letters(session.ledger, session.run)
@@ -60,11 +61,10 @@ def failures(
         number = 0
         for letter in letters:
             number += 1
-            attempts = "1 attempt" if letter.attempt == 1 else f"{letter.attempt} attempts"
+            attempts = counted(letter.attempt, "attempt")
             say(f"{letter.source_id}  {letter.cause}  {attempts}  {redact(letter.error)}")
-        note(
-            f"{number:,} dead letters; batchq retry sends them back" if number else "no dead letter"
-        )
+        back = "batchq retry sends them back"
+        note(f"{counted(number, 'dead letter')}; {back}" if number else "no dead letter")
 
 
 def retry(

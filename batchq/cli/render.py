@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from batchq.redact import printable
+from batchq.status import uptime_line
+from batchq.words import counted, duration
 
 __all__ = ["render_status", "stdout_console"]
 
@@ -58,7 +60,7 @@ def _states(items: dict[str, int]) -> Text:
         _state_count(items["completed"], "completed", "green", _also(items["empty"], "empty")),
         _state_count(items["ready"], "ready", "", _also(items["delayed"], "delayed")),
         _state_count(items["leased"], "leased", "cyan"),
-        _state_count(dead, "dead letters", "red" if dead else ""),
+        _state_count(dead, counted(dead, "dead letter").split(" ", 1)[1], "red" if dead else ""),
     ]
     if items["superseded"]:
         states.append(_state_count(items["superseded"], "superseded", ""))
@@ -76,7 +78,7 @@ def _also(number: int, what: str) -> str:
 def _pace(status: dict[str, Any]) -> Text:
     items, rate, eta = status["items"], status["rate_per_s"], status["eta_s"]
     if items["ready"] + items["leased"] == 0:
-        return Text("nothing left to do")
+        return Text(_waits_for_enqueuers(status["workers"]) or "nothing left to do")
     if rate is None:
         alive = any(w["alive"] and w["role"] == "worker" for w in status["workers"])
         text = "no result yet" if alive else "no worker is alive; start one: batchq worker"
@@ -99,17 +101,26 @@ def _repeats(status: dict[str, Any], *, content: bool) -> Text:
     if duplicates["divergent"] is not None:
         known.append(f"{duplicates['divergent']:,} divergent")
     again = [
-        f"{rework['attempts']:,} attempts",
-        f"{rework['lost_leases']:,} leases lost",
+        counted(rework["attempts"], "attempt"),
+        f"{counted(rework['lost_leases'], 'lease')} lost",
         f"{rework['interrupted']:,} interrupted",
-        f"{rework['failures']:,} failures",
+        counted(rework["failures"], "failure"),
     ]
     lines = [f"duplicates  {', '.join(known)}", f"rework      {', '.join(again)}"]
-    cut_short = status["interruptions"]
-    if cut_short["count"]:
-        mean = duration(cut_short["mean_uptime_s"])
-        lines.append(f"uptime      {cut_short['count']:,} interruptions, one in {mean} of work")
+    lines.append(f"uptime      {uptime_line(status['interruptions'])}")
     return Text("\n".join(lines))
+
+
+def _waits_for_enqueuers(processes: list[dict[str, Any]]) -> str:
+    """Why workers stay though nothing is left; empty if they need not."""
+    ages = [p["beat_age_s"] for p in processes if p["alive"] and p["role"] == "enqueuer"]
+    if not ages:
+        return ""
+    who = "an enqueue is" if len(ages) == 1 else f"{len(ages)} enqueues are"
+    return (
+        f"nothing left to do, but {who} under way, last heard of {duration(min(ages))} ago; "
+        "workers wait for what may still come"
+    )
 
 
 def _workers(workers: list[dict[str, Any]]) -> RenderableType:
@@ -144,20 +155,6 @@ def _state(worker: dict[str, Any]) -> str:
         return "silent, its leases are about to pass on"
     reason = worker["stop_reason"]
     return f"{worker['state']}: {printable(reason)}" if reason else str(worker["state"])
-
-
-def duration(seconds: float) -> str:
-    """In the two units that matter: 8 s, 3 min 20 s, 5 h 10 min, 2 d 4 h."""
-    whole = round(seconds)
-    for size, unit, smaller, smaller_unit in (
-        (86_400, "d", 3_600, "h"),
-        (3_600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {unit}" + (f" {rest} {smaller_unit}" if rest else "")
-    return f"{whole} s"
 
 
 def stdout_console() -> Console:

@@ -45,6 +45,7 @@ def results(
     from batchq.enqueue import check_store
     from batchq.errors import UsageError
     from batchq.results import export, fetch
+    from batchq.words import counted
 
     if (source_id is None) == (output is None):
         raise UsageError(
@@ -66,4 +67,4 @@ def results(
             document = {"run": session.run.name, "output": str(output), "written": written}
             print_json({"schema": 1, **document})
         else:
-            say(f"{written:,} results written to {output}")
+            say(f"{counted(written, 'result')} written to {output}")

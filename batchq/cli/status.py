@@ -73,7 +73,14 @@ def status(
         def show_now() -> None:
             nonlocal shown_at
             shown_at = clock.monotonic()
-            show(report.snapshot(session.ledger, session.run, duplicates=duplicates))
+            show(
+                report.snapshot(
+                    session.ledger,
+                    session.run,
+                    expected_uptime=session.config.expected_uptime,
+                    duplicates=duplicates,
+                )
+            )
 
         def show_when_due() -> None:
             if watch and clock.monotonic() - shown_at >= refresh:

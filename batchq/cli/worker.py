@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +16,11 @@ if TYPE_CHECKING:
     from batchq.cli.session import Session
     from batchq.errors import ExitCode
     from batchq.event import Events
+    from batchq.wiring import SignalSource
 
 __all__ = ["add_to"]
+
+TELLING_S = 0.2
 
 TOLD_BY_THE_BAR = frozenset({"started", "claimed", "committed", "adopted", "stopped"})
 
@@ -70,8 +75,10 @@ def worker(
     Exit codes: 0 run finished, 3 finished with dead letters, 75 stopped and work remains,
     76 device or stall: start another.
     """
-    from batchq.cli.session import opened
+    from batchq import wiring
 
+    # Before all that takes time.
+    signals = wiring.take_signals()
     options = given(
         run=run,
         ledger=ledger,
@@ -82,11 +89,21 @@ def worker(
         claim=claim,
         notice=notice,
     )
-    with opened(options) as session:
-        return _work(session, follow=follow, json=json)
+    try:
+        from batchq.cli.session import opened
+
+        with opened(options) as session:
+            return _work(session, signals, follow=follow, json=json)
+    except SystemExit:
+        from batchq.cli.console import note
+
+        note("stopped by a signal before anything was claimed: start another worker")
+        raise
+    finally:
+        signals.close()
 
 
-def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
+def _work(session: Session, signals: SignalSource, *, follow: bool, json: bool) -> ExitCode:
     from batchq import wiring
     from batchq.cli.console import note, progress
     from batchq.enqueue import check_store
@@ -97,7 +114,7 @@ def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
     check_store(session.store, run)
     session.store.probe()
     processor = wiring.run_processor(run, session.loaded)
-    notices, watching = wiring.open_notices(config, session.clock)
+    notices, watching = wiring.open_notices(config, session.clock, signals)
     settings = WorkerSettings(
         lease_ttl=config.lease_ttl,
         claim=config.claim,
@@ -131,25 +148,42 @@ def _work(session: Session, *, follow: bool, json: bool) -> ExitCode:
             notices=notices,
             watching=watching,
             on_progress=show,
+            on_overtime=_leave_at_once,
         )
     if unusual.started:
         note(_farewell(session, code))
     return code
 
 
+def _leave_at_once(reason: str) -> None:
+    """End the process, whatever it hangs in: the machine is about to be taken away."""
+    from batchq.cli.console import note
+    from batchq.errors import ExitCode
+
+    said = f"{reason}: something hangs, so this process ends before its deadline"
+    # Writing may be what hangs.
+    telling = threading.Thread(target=note, args=(said,), daemon=True)
+    telling.start()
+    telling.join(TELLING_S)
+    os._exit(ExitCode.STOPPED)
+
+
 def _farewell(session: Session, code: ExitCode) -> str:
     """How the run stands, for whoever sees the worker end."""
     from batchq.errors import BatchqError, ExitCode
+    from batchq.words import counted
 
-    stands = {
-        ExitCode.STOPPED: "work remains: start another worker",
-        ExitCode.INTERRUPTED_TWICE: "left at once: what was held comes back within a TTL",
-    }.get(code, "run finished")
+    if code is ExitCode.STOPPED:
+        # Without asking the ledger, for which there may be no time left.
+        return "work remains: start another worker"
+    stands = "run finished"
+    if code is ExitCode.INTERRUPTED_TWICE:
+        stands = "left at once: what was held comes back within a TTL"
     try:
         tallies = session.ledger.counts(session.run).tallies
     except BatchqError:
         return stands
-    dead = f", {tallies.dead_lettered:,} dead letters" if tallies.dead_lettered else ""
+    dead = f", {counted(tallies.dead_lettered, 'dead letter')}" if tallies.dead_lettered else ""
     return f"{stands}: {tallies.completed:,} of {tallies.total:,} items completed{dead}"
 
 
@@ -163,6 +197,11 @@ class _Unusual:
         self.started = False
 
     def emit(self, kind: str, /, **data: Any) -> None:
-        self.started = self.started or kind == "started"
+        from batchq.cli.console import note
+        from batchq.status import uptime_line
+
+        if kind == "started":
+            self.started = True
+            note(f"uptime: {uptime_line(data['interruptions'])}")
         if kind not in TOLD_BY_THE_BAR:
             self._emit(kind, **data)

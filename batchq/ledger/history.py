@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from batchq.ledger.records import Role, WorkerState, WorkerStatus
 
@@ -32,6 +33,16 @@ class Uptime:
         with much it is the mean.
         """
         return (self.worker_s + prior_s) / (self.interruptions + 1)
+
+    def told(self, prior_s: float) -> dict[str, Any]:
+        """The assumption beside what was seen, as JSON; see `expected_s`. Seconds."""
+        return {
+            "count": self.interruptions,
+            "worker_s": round(self.worker_s, 1),
+            "mean_uptime_s": None if self.mean_s is None else round(self.mean_s, 1),
+            "expected_uptime_s": prior_s,
+            "planned_uptime_s": round(self.expected_s(prior_s), 1),
+        }
 
 
 def uptime(workers: Iterable[WorkerStatus], now: float) -> Uptime:

@@ -19,7 +19,9 @@ DEFAULT_ENDPOINT = "http://169.254.169.254"
 INTERVAL_S = 1.0
 
 WARNING_S = 900.0
-"""The longest that any event which drains is announced ahead; a preemption may be 30 s."""
+"""The longest that any event which drains is announced ahead; a preemption may be the least."""
+
+LEAST_WARNING_S = 30.0
 
 FIRST_ANSWER_S = 130.0
 """The first request switches the service on, which may take two minutes."""
@@ -41,6 +43,7 @@ class AzureSource(PollingSource):
     """
 
     name = "azure"
+    window = LEAST_WARNING_S
 
     def __init__(
         self,
@@ -56,7 +59,8 @@ class AzureSource(PollingSource):
         self._answer_s = FIRST_ANSWER_S
 
     def describe(self) -> str:
-        return f"azure: scheduled events every {self._interval:g} s, 30 s ahead or more"
+        often = f"every {self._interval:g} s"
+        return f"azure: scheduled events {often}, {LEAST_WARNING_S:g} s ahead or more"
 
     def _look(self) -> float:
         if self._machine is None:

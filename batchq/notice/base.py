@@ -18,7 +18,8 @@ class Notice:
 
     `kind`: `spot`, `signal`, ...; `action`: `terminate`, `stop`, `hibernate`,
     `SIGTERM`, ...; `source`: who said so; `detail`: for people. One that does not
-    `drains` is to be recorded only: a risk or an appointment, not the end.
+    `drains` is to be recorded only: a risk or an appointment, not the end. `medium`: how
+    the source came by it (`metadata`, `queue`), where the source's name does not tell.
     """
 
     kind: str
@@ -27,12 +28,18 @@ class Notice:
     source: str
     detail: str = ""
     drains: bool = True
+    medium: str = ""
 
 
 class NoticeSource(Protocol):
     """Watches one place and reports each notice once."""
 
     name: str
+
+    @property
+    def window(self) -> float | None:
+        """Seconds that there surely are from a notice to the end; none if nobody can say."""
+        ...
 
     def describe(self) -> str:
         """What is watched and with which window, in one line for people."""

@@ -64,10 +64,13 @@ def build_sources(
     queue_url: str | None = None,
     azure_endpoint: str | None = None,
     rebalance: bool = False,
+    signals: SignalSource | None = None,
     env: Mapping[str, str] = os.environ,
     dmi: Path = DMI,
 ) -> list[NoticeSource]:
     """The sources that `names` stands for, not watching yet; signals are always among them.
+
+    `signals`: those that this process has taken already.
 
     `names`: `auto` (what this machine looks like), `none`, or some of ec2, sqs, gcp, azure
     with commas between. `interval` and `window` in seconds, none for each platform's own.
@@ -89,17 +92,19 @@ def build_sources(
         chosen = []
     else:
         chosen = _parsed(names)
-    return [*(site.source(name) for name in chosen), site.signals()]
+    return [*(site.source(name) for name in chosen), site.signals(signals or SignalSource())]
 
 
 def describe_sources(sources: Sequence[NoticeSource]) -> list[str]:
     """One line each for people, with the window; says so if no platform is among them."""
     lines = [source.describe() for source in sources]
-    from_platform = any(
-        source.platform is not None if isinstance(source, SignalSource) else True
-        for source in sources
-    )
-    return lines if from_platform else [NOTHING_WATCHED, *lines]
+    if not lines:
+        return [NOTHING_WATCHED]
+    match sources:
+        case [SignalSource(platform=None)]:
+            _, _, watched = lines[0].partition(": ")
+            return [f"signals only: {watched}; what sends none is found by lease expiry"]
+    return lines
 
 
 def _parsed(names: str) -> list[str]:
@@ -163,12 +168,13 @@ class _Site:
             rebalance=self.rebalance,
         )
 
-    def signals(self) -> SignalSource:
+    def signals(self, source: SignalSource) -> SignalSource:
         signs = [PLATFORM_WINDOWS[name] for name in PLATFORM_WINDOWS if self.env.get(name)]
         if PLATFORM_WINDOWS["KUBERNETES_SERVICE_HOST"] in signs and self._is_on_gcp():
             signs.append(GKE)
         platform, window = min(signs, key=lambda sign: sign[1], default=(None, None))
-        return SignalSource(clock=self.clock, window=self.window or window, platform=platform)
+        source.clock, source.window, source.platform = self.clock, self.window or window, platform
+        return source
 
     def _sqs(self) -> SqsSource:
         if not self.queue_url:

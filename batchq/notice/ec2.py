@@ -121,6 +121,7 @@ class Ec2Source(PollingSource):
     """
 
     name = "ec2"
+    window = WARNING_S
 
     def __init__(
         self,

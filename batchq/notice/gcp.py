@@ -38,6 +38,7 @@ class GcpSource(PollingSource):
     ) -> None:
         super().__init__(clock=clock, interval=interval or INTERVAL_S, window=window or WARNING_S)
         self._service = service
+        self.window = self._window
 
     def describe(self) -> str:
         return f"gcp: metadata server every {self._interval:g} s, {self._window:g} s ahead"

@@ -33,6 +33,8 @@ class PollingSource(ABC):
     """
 
     name: str
+    medium = "metadata"
+    window: float | None = None
 
     def __init__(self, *, clock: Clock, interval: float, window: float | None) -> None:
         self._clock = clock
@@ -102,7 +104,7 @@ class PollingSource(ABC):
         """
         if key in self._announced or self._closed.is_set():
             return
-        self._report(Notice(kind, action, deadline(), self.name, detail, drains))
+        self._report(Notice(kind, action, deadline(), self.name, detail, drains, self.medium))
         self._announced.add(key)
 
     def _in(self, seconds: float | None) -> float | None:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from batchq.clock import Clock
-from batchq.errors import BatchqError
+from batchq.errors import BatchqError, ExitCode
 from batchq.notice.base import Notice
 
 __all__ = ["SignalSource"]
@@ -40,32 +40,48 @@ class SignalSource:
         window: float | None = None,
         platform: str | None = None,
     ) -> None:
-        self._clock = clock
-        self._window = window
+        self.clock = clock
+        self.window = window
         self.platform = platform
         self._report: Callable[[Notice], object] | None = None
         self._previous: dict[signal.Signals, Any] = {}
+        self._is_the_process = False
         self._interrupts = 0
         self._reported: set[signal.Signals] = set()
 
     def describe(self) -> str:
         where = f" from {self.platform}" if self.platform else ""
-        window = "the default window" if self._window is None else f"{self._window:g} s ahead"
+        window = "the default window" if self.window is None else f"{self.window:g} s ahead"
         return f"signals: {', '.join(number.name for number in WATCHED)}{where}, {window}"
+
+    def take_process(self) -> None:
+        """Take the signals for as long as this process lives. Call from the main thread.
+
+        Until `watch`, SIGTERM and SIGUSR1 end it with exit code STOPPED: there is nothing to
+        drain yet. After `close` they are ignored, so that one which comes late does not
+        change how the process ends.
+        """
+        self._is_the_process = True
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            self._take(number, _end_process)
 
     def watch(self, report: Callable[[Notice], object]) -> None:
         """Take the signals over. Call from the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            raise BatchqError("signals can only be watched from the main thread")
         self._report = report
         for number in WATCHED:
-            self._previous[number] = signal.signal(number, self._handle)
+            self._take(number, self._handle)
 
     def close(self, *, drained: bool = False) -> None:
-        """Give the signals back to whoever had them."""
+        """Give the signals back to whoever had them, unless they are the process's own."""
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if self._is_the_process else handler)
         self._previous.clear()
+
+    def _take(self, number: signal.Signals, handler: Callable[[int, Any], None]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise BatchqError("signals can only be watched from the main thread")
+        previous = signal.signal(number, handler)
+        self._previous.setdefault(number, previous)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         received = signal.Signals(number)
@@ -79,6 +95,10 @@ class SignalSource:
             self._report(Notice("signal", received.name, self._deadline(), self.name, detail))
 
     def _deadline(self) -> float | None:
-        if self._clock is None or self._window is None:
+        if self.clock is None or self.window is None:
             return None
-        return self._clock.monotonic() + self._window
+        return self.clock.monotonic() + self.window
+
+
+def _end_process(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(int(ExitCode.STOPPED))

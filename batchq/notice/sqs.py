@@ -25,6 +25,9 @@ log = logging.getLogger("batchq.notice")
 INTERRUPTION = "EC2 Spot Instance Interruption Warning"
 REBALANCE = "EC2 Instance Rebalance Recommendation"
 
+LATE_S = 39.0
+"""How far ahead an event was seen to come at the worst."""
+
 LONG_POLL_S = 20
 PAGE = 10
 """Messages a request, the most that SQS allows."""
@@ -52,6 +55,8 @@ class SqsSource(PollingSource):
     """
 
     name = "sqs"
+    medium = "queue"
+    window = LATE_S
 
     def __init__(
         self,

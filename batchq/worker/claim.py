@@ -46,6 +46,7 @@ class Claimer:
         self._hand_out = hand_out
         self._reaped = reaped
         self._counted_at = float("-inf")
+        self._said: set[str] = set()
         self.counts: Counts | None = None
 
     def run(self) -> None:
@@ -68,6 +69,7 @@ class Claimer:
                 continue
             if self._run_is_over(counts):
                 return
+            self._say_what_for(counts)
             self._pause(POLL_S if counts.next_due_s is None else min(POLL_S, counts.next_due_s))
 
     def _claim(self, limit: int) -> Lease | None:
@@ -118,6 +120,26 @@ class Claimer:
     def _run_is_over(self, counts: Counts) -> bool:
         nothing_held = len(self._holdings) == 0
         return not self._parts.follow and nothing_held and counts.run_is_over
+
+    def _say_what_for(self, counts: Counts) -> None:
+        """Once for each reason to wait, while nothing is held."""
+        if len(self._holdings) > 0 or self._parts.follow:
+            return
+        leased, ready = counts.tallies.leased, counts.tallies.ready
+        if leased:
+            reason = "waiting for items that other workers hold, should they lose them"
+        elif ready:
+            reason = "waiting for items that are to be tried again later"
+        elif counts.enqueuers_alive:
+            reason = (
+                "nothing is left, but an enqueue is under way: waiting for what it may bring, or "
+                "until it counts as dead, a minute after its last sign of life"
+            )
+        else:
+            return
+        if reason not in self._said:
+            self._said.add(reason)
+            log.info("%s", reason)
 
     def _pause(self, seconds: float) -> None:
         """Jittered, so that a fleet does not ask in step; over when nothing is held any more."""

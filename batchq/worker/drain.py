@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Iterable
 
 from batchq.clock import Clock
-from batchq.notice.base import Notice
+from batchq.notice.base import Notice, NoticeSource
 
-__all__ = ["Drain"]
+__all__ = ["DEFAULT_WINDOW_S", "Drain", "shortest_window", "usable"]
 
 DEFAULT_WINDOW_S = 25.0
 """Where a notice names no deadline: what Kubernetes grants, less a margin."""
 
 MARGIN_S = 2.0
 """Kept for the last calls to the ledger."""
+
+MARGIN_SHARE = 0.25
+"""Of a short window; the rest is for work."""
+
+LAST_CALLS_SHARE, PROCESS_SHARE = 0.5, 0.75
+"""Of the margin: when the last calls are given up, and when the process is ended."""
+
+LAST_CALLS_AT_LEAST_S, PROCESS_AT_LEAST_S = 0.5, 1.0
+"""The same from the notice on, however late that comes."""
+
+
+def shortest_window(setting: float | None, notices: Iterable[NoticeSource]) -> float:
+    """Seconds from the latest of all warnings to the end."""
+    windows = [setting, *(source.window for source in notices)]
+    return min((w for w in windows if w is not None), default=DEFAULT_WINDOW_S)
+
+
+def usable(window: float) -> float:
+    """What `window` seconds leave for work: less the margin for the last calls."""
+    return window - min(MARGIN_S, MARGIN_SHARE * window)
 
 
 class Drain:
@@ -31,6 +52,7 @@ class Drain:
         self._lock = threading.RLock()
         self._began = 0.0
         self._deadline = 0.0
+        self._end_of_work = 0.0
         self._started = threading.Event()
         self._ahead_s: float | None = None
         self.notice: Notice | None = None
@@ -46,11 +68,11 @@ class Drain:
                 return False
             self.notice = notice
             now = self._began = self._clock.monotonic()
-            if notice.deadline is None:
-                self._deadline = now + self._window
-            else:
-                self._deadline = notice.deadline
-                self._ahead_s = max(0.0, notice.deadline - now)
+            ahead = self._window
+            if notice.deadline is not None:
+                ahead = self._ahead_s = max(0.0, notice.deadline - now)
+            self._deadline = now + ahead
+            self._end_of_work = now + usable(ahead)
         self._started.set()
         return True
 
@@ -60,10 +82,24 @@ class Drain:
 
     def seconds_left(self) -> float:
         """Until the last moment for a call to the ledger; without bound if not started."""
+        return self._end_of_work - self._clock.monotonic() if self.started else float("inf")
+
+    def seconds_for_last_calls(self) -> float:
+        """What those may take that follow the work; without bound if not started."""
         if not self.started:
             return float("inf")
-        margin = min(MARGIN_S, self._window / 4)
-        return self._deadline - margin - self._clock.monotonic()
+        return max(0.0, self._left_of_margin(LAST_CALLS_SHARE, LAST_CALLS_AT_LEAST_S))
+
+    def wait_for_the_end(self) -> None:
+        """Return when the process must be gone; never if no drain begins."""
+        self._started.wait()
+        left = self._left_of_margin(PROCESS_SHARE, PROCESS_AT_LEAST_S)
+        self._clock.wait(threading.Event(), left)
+
+    def _left_of_margin(self, share: float, least: float) -> float:
+        """Until `share` of the margin has passed, but for `least` seconds from the notice."""
+        end = self._end_of_work + share * (self._deadline - self._end_of_work)
+        return max(end, self._began + least) - self._clock.monotonic()
 
     def seconds_since(self) -> float:
         """Since the notice; 0 if there was none."""
@@ -80,4 +116,5 @@ class Drain:
             return ""
         ahead = "" if self._ahead_s is None else f" notice, {self._ahead_s:.0f} s ahead,"
         detail = f" ({notice.detail})" if notice.detail else ""
-        return f"{notice.kind} {notice.action}{ahead} by {notice.source}{detail}"
+        by = f"{notice.source} {notice.medium}".rstrip()
+        return f"{notice.kind} {notice.action}{ahead} by {by}{detail}"

@@ -91,11 +91,12 @@ class Heartbeat:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        """End both threads; bounded, since a ledger that hangs may hold one."""
+    def stop(self, seconds: float) -> None:
+        """End both threads; within `seconds`, since a ledger that hangs may hold one."""
         self._stop.set()
+        until = self._clock.monotonic() + seconds
         for thread in self._threads:
-            thread.join(timeout=2.0)
+            thread.join(timeout=max(0.0, until - self._clock.monotonic()))
 
     def _guard(self, step: Callable[[], None]) -> None:
         interval = self._registration.ttl / BEATS_PER_TTL
@@ -112,7 +113,7 @@ class Heartbeat:
     def _beat(self) -> None:
         self._refuse_stall()
         name = self._registration.name
-        if not self._ledger.beat(name, self._registration.ttl):
+        if not self._ledger.beat(name, self._registration.ttl) and not self._stop.is_set():
             self._on_reaped(name)
 
     def _refuse_stall(self) -> None:

@@ -6,6 +6,7 @@ import math
 import threading
 
 from batchq.ledger.base import Counts
+from batchq.worker.drain import DEFAULT_WINDOW_S, usable
 
 __all__ = ["EXPECTED_UPTIME_S", "Pace", "young_interval"]
 
@@ -51,7 +52,9 @@ class _Average:
 class Pace:
     """Measured rates, and the sizes that follow from them. Thread-safe.
 
-    `claim` and `flush_items` fix a size that is otherwise measured.
+    `claim` and `flush_items` fix a size that is otherwise measured. `window_s`: what the
+    shortest notice leaves for work. What is held, and each lease, fits into it, and one
+    flush into half of it.
     """
 
     def __init__(
@@ -60,14 +63,17 @@ class Pace:
         claim: int | None = None,
         flush_items: int | None = None,
         expected_uptime_s: float = EXPECTED_UPTIME_S,
+        window_s: float = usable(DEFAULT_WINDOW_S),
     ) -> None:
         self._claim = claim
         self._flush_items = flush_items
         self._expected_uptime_s = expected_uptime_s
+        self._window_s = window_s
         self._lock = threading.Lock()
         self._seconds_per_item = _Average()
         self._batch_items = _Average()
         self._flush_seconds = _Average()
+        self._flushed_items = _Average()
         self._flush_total = 0.0
         self._put_seconds = _Average()
         self._largest_put = 0
@@ -78,10 +84,11 @@ class Pace:
             self._seconds_per_item.add(seconds / max(1, items))
             self._batch_items.add(items)
 
-    def flush_done(self, seconds: float) -> None:
-        """A commit took `seconds`."""
+    def flush_done(self, items: int, seconds: float) -> None:
+        """A commit of `items` took `seconds`."""
         with self._lock:
             self._flush_seconds.add(seconds)
+            self._flushed_items.add(items)
             self._flush_total += seconds
 
     def flush_share(self, lifetime_s: float) -> float:
@@ -112,13 +119,14 @@ class Pace:
             return max(SURELY_SMALL, 2 * self._largest_put)
 
     def hold(self) -> int:
-        """How many items to have in hand, so that the device never waits."""
+        """How many items to have in hand: never so few that the device waits."""
         with self._lock:
             per_item = self._seconds_per_item.value
             batch = self._batch_items.value or 0.0
         if per_item is None:
             return FIRST_CLAIM
-        enough = max(HOLD_SECONDS / max(per_item, 1e-6), MIN_HOLD_BATCHES * batch)
+        seconds = min(HOLD_SECONDS, self._window_s)
+        enough = max(seconds / max(per_item, 1e-6), MIN_HOLD_BATCHES * batch)
         return max(2, min(MAX_HOLD, int(enough)))
 
     def claim_size(self, counts: Counts | None) -> int:
@@ -127,7 +135,7 @@ class Pace:
         Where others work too, the last of a run are shared out: at most
         ready / (2 * workers) at a time, so that no straggler keeps the rest waiting.
         """
-        size = self._claim or max(1, min(MAX_CLAIM, self.hold() // 4))
+        size = self._claim or max(1, min(MAX_CLAIM, self.hold() // 4, self._fits_the_window()))
         if counts is not None and counts.workers_alive > 1:
             share = counts.tallies.ready // (2 * counts.workers_alive)
             size = max(1, min(size, share))
@@ -137,11 +145,16 @@ class Pace:
         """After how many results to commit."""
         if self._flush_items is not None:
             return self._flush_items
+        interval = self.flush_interval()
         with self._lock:
             per_item = self._seconds_per_item.value
-        if per_item is None:
+            items, seconds = self._flushed_items.value, self._flush_seconds.value
+        if per_item is None or items is None or seconds is None:
             return 1
-        return max(1, min(MAX_FLUSH_ITEMS, int(self.flush_interval() / max(per_item, 1e-6))))
+        # As if a flush cost nothing but its items: what it costs beside them is on the safe side.
+        in_half_a_window = items * self._window_s / 2 / max(seconds, 1e-6)
+        due = interval / max(per_item, 1e-6)
+        return max(1, int(min(MAX_FLUSH_ITEMS, due, in_half_a_window)))
 
     def flush_limit(self) -> int:
         """The most results that are flushed together."""
@@ -152,11 +165,17 @@ class Pace:
 
         Young's interval, but no longer than what keeps commits to a hundredth of the time:
         a cheap one behind the device costs nothing, and the estimate of the time to an
-        interruption may be far off.
+        interruption may be far off. And no longer than half the notice window.
         """
         with self._lock:
             cost = self._flush_seconds.value
         if cost is None:
             return 0.0
         young = young_interval(cost, self._expected_uptime_s)
-        return min(MAX_FLUSH_SECONDS, young, cost / CHEAP_SHARE)
+        return min(MAX_FLUSH_SECONDS, self._window_s / 2, young, cost / CHEAP_SHARE)
+
+    def _fits_the_window(self) -> int:
+        """How many items the device gets through in a notice window."""
+        with self._lock:
+            per_item = self._seconds_per_item.value
+        return MAX_CLAIM if per_item is None else int(self._window_s / max(per_item, 1e-6))

@@ -150,7 +150,7 @@ class Settler:
         ]
         began = self._clock.monotonic()
         committed = self._ask(lambda: self._ledger.commit(self._registration.name, results))
-        self._pace.flush_done(self._clock.monotonic() - began)
+        self._pace.flush_done(len(results), self._clock.monotonic() - began)
         accepted, fenced = set(committed.accepted), set(committed.fenced)
         self.accepted += len(accepted)
         done, self._results = self._results, []

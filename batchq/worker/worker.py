@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeVar
 
 from batchq.clock import Clock
 from batchq.errors import BatchqError, DeviceLost, ExitCode, LedgerUnreachable
@@ -23,7 +23,8 @@ from batchq.notice.base import Notice, NoticeSource
 from batchq.source.base import Extractor, Reader
 from batchq.store.base import Store
 from batchq.store.layout import layout_named
-from batchq.worker.drain import Drain
+from batchq.words import counted
+from batchq.worker.drain import Drain, shortest_window, usable
 from batchq.worker.heartbeat import Heartbeat, Registration
 from batchq.worker.pace import EXPECTED_UPTIME_S, Pace
 from batchq.worker.parts import Parts
@@ -34,9 +35,14 @@ __all__ = ["Progress", "WorkerSettings", "run_worker"]
 
 log = logging.getLogger("batchq.worker")
 
+T = TypeVar("T")
+
 PROGRESS_EVERY_S = 0.5
 LAST_CALLS_S = 10.0
-"""How long the last calls to the ledger may take where no deadline presses."""
+"""How long each of the last calls to the ledger may take where no deadline presses."""
+
+HEARTBEAT_S = 2.0
+"""How long a beat that is under way is waited for."""
 
 MAX_FLUSH_SHARE = 0.05
 """Of a worker's time; above it a person is told."""
@@ -86,10 +92,13 @@ def run_worker(
     notices: Sequence[NoticeSource] = (),
     watching: Sequence[str] = (),
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_overtime: Callable[[str], object] | None = None,
 ) -> ExitCode:
     """Process `run` until nothing is left, a notice stops it, or something breaks.
 
-    `watching` says of `notices` what a person wants to know.
+    `watching` says of `notices` what a person wants to know. `on_overtime` is called, from
+    a thread, with the reason to stop shortly before a notice's deadline: whoever is still
+    there then should end the process, since something hangs that cannot be interrupted.
 
     Returns OK, DEAD_LETTERS, STOPPED or INTERRUPTED_TWICE. Raises DeviceLost (start
     another process), StoreUnusable, LedgerUnreachable or another BatchqError.
@@ -98,6 +107,8 @@ def run_worker(
     drain = Drain(clock, settings.notice_window)
     for source in notices:
         source.watch(drain.begin)
+    if on_overtime is not None:
+        threading.Thread(target=_overtime, args=(drain, on_overtime), daemon=True).start()
     try:
         counts = ledger.counts(run)
         if not settings.follow and counts.run_is_over:
@@ -105,6 +116,7 @@ def run_worker(
         about = _about(settings, watching)
         registration = Registration(ledger, run, _host(), settings.lease_ttl, about)
         registration.register()
+        history = uptime(ledger.workers(run), counts.now)
         parts = Parts(
             ledger=ledger,
             run=run,
@@ -125,15 +137,15 @@ def run_worker(
             pace=Pace(
                 claim=settings.claim,
                 flush_items=settings.flush_items,
-                expected_uptime_s=uptime(ledger.workers(run), counts.now).expected_s(
-                    settings.expected_uptime
-                ),
+                expected_uptime_s=history.expected_s(settings.expected_uptime),
+                window_s=usable(shortest_window(settings.notice_window, notices)),
             ),
             device=settings.device,
             provenance={"device": settings.device, "versions": about["versions"]},
             follow=settings.follow,
         )
-        events.emit("started", worker=registration.name, run=run.name, **about)
+        told = history.told(settings.expected_uptime)
+        events.emit("started", worker=registration.name, run=run.name, **about, interruptions=told)
         code = _Life(parts, settings, on_progress, counts).live()
         drained = drain.started
         return code
@@ -159,6 +171,7 @@ class _Life:
         self._counts = counts
         self._reported_at = float("-inf")
         self._announced = False
+        self._ledger_is_silent = False
         self._began = parts.clock.monotonic()
         self._pipeline = Pipeline(parts)
         self._heartbeat = Heartbeat(
@@ -239,23 +252,29 @@ class _Life:
         self._parts.ledger.release(self._parts.registration.name, held, ReleaseReason.DRAIN)
 
     def _leave(self, last_call: Callable[[], object]) -> None:
-        """Stop beating and make one last call, bounded: leases end by themselves too."""
-        self._heartbeat.stop()
-        seconds = max(0.5, min(LAST_CALLS_S, self._parts.drain.seconds_left()))
-        thread = threading.Thread(target=_quietly, args=(last_call,), daemon=True)
+        """Stop beating and make one last call: leases end by themselves too."""
+        self._heartbeat.stop(min(HEARTBEAT_S, self._parts.drain.seconds_for_last_calls() / 2))
+        self._ask(last_call)
+
+    def _ask(self, call: Callable[[], T]) -> T | None:
+        """The answer, or none if it does not come in time or is an error, which is logged."""
+        answers: list[T] = []
+        if self._ledger_is_silent:
+            return None
+        seconds = min(LAST_CALLS_S, self._parts.drain.seconds_for_last_calls())
+        thread = threading.Thread(target=_quietly, args=(call, answers), daemon=True)
         thread.start()
         thread.join(seconds)
         if thread.is_alive():
-            log.warning("the ledger did not answer within %.0f s; leases will expire", seconds)
+            self._ledger_is_silent = True
+            log.warning("the ledger did not answer within %.1f s; leases will expire", seconds)
+        return answers[0] if answers else None
 
     def _exit_code(self) -> ExitCode:
         if self._parts.drain.started and self._pipeline.holdings.all():
             return ExitCode.STOPPED
-        try:
-            counts = self._parts.ledger.counts(self._parts.run)
-        except LedgerUnreachable:
-            return ExitCode.STOPPED
-        if self._parts.drain.started and not counts.run_is_over:
+        counts = self._ask(lambda: self._parts.ledger.counts(self._parts.run))
+        if counts is None or (self._parts.drain.started and not counts.run_is_over):
             return ExitCode.STOPPED
         return _finished_code(counts)
 
@@ -265,7 +284,8 @@ class _Life:
         if not drain.started:
             return FINISHED
         given_back = self._pipeline.settler.given_back + len(self._pipeline.holdings)
-        return f"{drain.reason()}; {given_back} items given back in {drain.seconds_since():.1f} s"
+        cost = f"{counted(given_back, 'item')} given back in {drain.seconds_since():.1f} s"
+        return f"{drain.reason()}; {cost}"
 
     def _stopped(self, reason: str, code: ExitCode) -> None:
         lived = self._parts.clock.monotonic() - self._began
@@ -280,9 +300,14 @@ class _Life:
         )
 
 
-def _quietly(call: Callable[[], object]) -> None:
+def _overtime(drain: Drain, on_overtime: Callable[[str], object]) -> None:
+    drain.wait_for_the_end()
+    on_overtime(drain.reason())
+
+
+def _quietly(call: Callable[[], T], answers: list[T]) -> None:
     try:
-        call()
+        answers.append(call())
     except BatchqError as error:
         log.warning("last call to the ledger: %s", error)
 
@@ -296,7 +321,7 @@ def _nothing_to_do(counts: Counts, events: Events) -> ExitCode:
     if tallies.total == 0:
         reason = "the run is empty: nothing was enqueued"
     else:
-        reason = f"nothing to do: all {tallies.total} items have ended"
+        reason = f"nothing to do, of {counted(tallies.total, 'item')} all have ended"
     code = _finished_code(counts)
     log.info("%s", reason)
     events.emit("stopped", reason=reason, exit_code=int(code))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -27,12 +29,12 @@ def fill(site: Site, count: int) -> None:
     site.call("enqueue", "docs")
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0, pause: float = 0.05) -> None:
     clock = SystemClock()
     end = clock.monotonic() + seconds
     while not condition():
         assert clock.monotonic() < end, "waited in vain"
-        clock.wait(threading.Event(), 0.05)
+        clock.wait(threading.Event(), pause)
 
 
 def events_of(output: str, kind: str) -> list[dict[str, Any]]:
@@ -84,6 +86,44 @@ def test_a_repeated_sigterm_changes_nothing(site: Site) -> None:
     output, _ = worker.communicate(timeout=60)
     assert worker.returncode == 75
     assert len(events_of(output, "notice")) == 1
+
+
+def takes_sigterm(process: subprocess.Popen[str]) -> bool:
+    """Whether the process has a handler for it, or ignores it; see proc(5)."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    masks = re.findall(r"^Sig(?:Cgt|Ign):\t(\w+)$", status, re.M)
+    return any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
+
+
+def test_a_signal_before_anything_is_watched_stops_in_order(site: Site) -> None:
+    """In the first second, while the parts are still being put together: exit 75."""
+    fill(site, 20)
+    worker = site.start("worker", "--json")
+    wait_until(lambda: takes_sigterm(worker), pause=0.001)
+    worker.send_signal(signal.SIGTERM)
+    output, _ = worker.communicate(timeout=60)
+    assert (worker.returncode, output) == (75, "")
+    assert tally(site.ledger, "default", "attempts") == 0
+    assert "before anything was claimed" in (site.folder / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("documents", [5, 400])
+def test_a_storm_of_signals_to_the_very_end_changes_no_exit_code(
+    site: Site, documents: int
+) -> None:
+    """From the first claim until the process is gone, one each millisecond."""
+    fill(site, documents)
+    worker = site.start("worker", "--json")
+    wait_until(lambda: tally(site.ledger, "default", "attempts") > 0)
+    while worker.poll() is None:
+        worker.send_signal(signal.SIGTERM)
+        worker.send_signal(signal.SIGUSR1)
+        SystemClock().wait(threading.Event(), 0.001)
+    output, _ = worker.communicate()
+    [stopped] = events_of(output, "stopped")
+    assert worker.returncode == stopped["exit_code"]
+    assert worker.returncode in (0, 75)
+    assert site.call("status")["items"]["leased"] == 0
 
 
 def test_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from batchq import status
-from batchq.cli.render import duration, render_status
+from batchq.cli.render import render_status
 from batchq.clock import ManualClock
 from batchq.errors import ExitCode, WaitTimedOut
 from batchq.item import NewItem
@@ -17,6 +17,7 @@ from batchq.lease import Failure, Held, Lease, new_token
 from batchq.ledger.base import Policy, Role, Run
 from batchq.ledger.memory import MemoryLedger
 from batchq.result import Result, Stored
+from batchq.words import duration
 
 TTL = 60.0
 
@@ -55,7 +56,7 @@ class Scene:
         self.ledger.fail("worker", [failure])
 
     def snapshot(self, **options: Any) -> dict[str, Any]:
-        return status.snapshot(self.ledger, self.run, **options)
+        return status.snapshot(self.ledger, self.run, expected_uptime=18_000.0, **options)
 
     def text(self) -> str:
         """The status as it is printed where there is no terminal."""
@@ -176,7 +177,7 @@ def test_the_text_shows_counts_and_workers() -> None:
 
     assert "6 of 10" in text
     assert "60.0%" in text
-    assert "1 dead letters" in text
+    assert "1 dead letter\n" in text
     assert "0.5 items/s, about 8 s left" in text
     assert "worker" in text
 

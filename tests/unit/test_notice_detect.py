@@ -73,7 +73,9 @@ def test_none_leaves_the_signals(build: Build) -> None:
     """And says what the worker relies on then."""
     sources = build("none")
     assert names(sources) == ["signals"]
-    assert describe_sources(sources)[0] == "none: lease expiry only"
+    [said] = describe_sources(sources)
+    assert said.startswith("signals only: SIGTERM, SIGINT, SIGUSR1, ")
+    assert "lease expiry" in said
 
 
 @pytest.mark.parametrize("given", ["ec3", "ec2,,gcp", "auto,ec2", "none,ec2", "signals", ""])
@@ -159,7 +161,12 @@ def test_a_machine_without_signs_is_not_probed(
     took = SystemClock().monotonic() - begin
     assert names(sources) == ["signals"]
     assert took < 0.5
-    assert describe_sources(sources)[0] == "none: lease expiry only"
+    assert describe_sources(sources)[0].startswith("signals only: ")
+
+
+def test_where_nothing_at_all_is_watched_it_says_so() -> None:
+    """As for a worker that is run as a library, with its signals left alone."""
+    assert describe_sources([]) == ["none: lease expiry only"]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +271,7 @@ def test_a_silent_host_is_watched_and_delays_the_start_by_less_than_a_second(
         ({"ECS_CONTAINER_METADATA_URI_V4": "http://x"}, "from ECS, 30 s ahead"),
         ({"RUNPOD_POD_ID": "x"}, "from RunPod, 5 s ahead"),
         ({"RUNPOD_POD_ID": "x", "KUBERNETES_SERVICE_HOST": "y"}, "from RunPod, 5 s ahead"),
-        ({}, "SIGUSR1, the default window"),
+        ({}, "SIGUSR1, the default window; what sends none is found by lease expiry"),
     ],
 )
 def test_the_environment_tells_who_sends_signals_and_how_early(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from batchq.clock import ManualClock
-from batchq.errors import BatchqError
+from batchq.errors import BatchqError, ExitCode
 from batchq.notice.signals import SignalSource
 from tests.stepped import Heard
 
@@ -86,6 +86,28 @@ def test_the_signals_are_given_back(heard: Heard) -> None:
     assert signal.getsignal(signal.SIGUSR1) != before
     source.close()
     assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_a_process_that_took_its_signals_is_ended_in_order_before_the_watch(heard: Heard) -> None:
+    """There is nothing to drain yet; afterwards a late one changes nothing."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    interrupt = signal.getsignal(signal.SIGINT)
+    source = SignalSource()
+    try:
+        source.take_process()
+        for number in before:
+            with pytest.raises(SystemExit) as ended:
+                signal.raise_signal(number)
+            assert ended.value.code == ExitCode.STOPPED
+        source.watch(heard)
+        signal.raise_signal(signal.SIGTERM)
+        source.close()
+        for number in (*before, signal.SIGINT):
+            signal.raise_signal(number)
+        assert heard.only.action == "SIGTERM"
+    finally:
+        for number, handler in {**before, signal.SIGINT: interrupt}.items():
+            signal.signal(number, handler)
 
 
 def test_only_the_main_thread_may_watch(heard: Heard) -> None:

@@ -10,7 +10,8 @@ from batchq.clock import ManualClock
 from batchq.ledger.base import Counts, Role, Tallies, WorkerState, WorkerStatus
 from batchq.ledger.history import FINISHED, uptime
 from batchq.notice.base import Notice
-from batchq.worker.drain import Drain
+from batchq.notice.signals import SignalSource
+from batchq.worker.drain import DEFAULT_WINDOW_S, Drain, shortest_window, usable
 from batchq.worker.pace import FIRST_CLAIM, MAX_HOLD, Pace, young_interval
 
 
@@ -50,10 +51,10 @@ def test_results_are_committed_at_once_until_a_commit_was_measured() -> None:
     pace = Pace()
     assert (pace.flush_size(), pace.flush_interval()) == (1, 0.0)
     pace.batch_done(items=10, seconds=1.0)
-    pace.flush_done(0.01)
+    pace.flush_done(1, 0.01)
     # A hundredth of the time: each second, ten items.
     assert (pace.flush_size(), pace.flush_interval()) == (10, 1.0)
-    pace.flush_done(60.0)
+    pace.flush_done(10, 60.0)
     assert pace.flush_interval() == 5.0
     assert Pace(flush_items=7).flush_size() == 7
 
@@ -61,8 +62,49 @@ def test_results_are_committed_at_once_until_a_commit_was_measured() -> None:
 def test_frequent_interruptions_bring_frequent_commits() -> None:
     """Young's interval counts where it is the shorter one."""
     pace = Pace(expected_uptime_s=60.0)
-    pace.flush_done(0.03)
+    pace.flush_done(1, 0.03)
     assert math.isclose(pace.flush_interval(), young_interval(0.03, 60.0))
+
+
+@pytest.mark.parametrize("window", [0.5, 3.0, 5.0, 25.0])
+def test_one_flush_fits_half_of_a_short_window(window: float) -> None:
+    """Neither results that wait longer, nor so many that their commit takes longer."""
+    pace = Pace(window_s=usable(window))
+    pace.batch_done(items=100, seconds=0.1)
+    pace.flush_done(100, 0.5)
+    assert pace.flush_interval() <= usable(window) / 2
+    # Five milliseconds an item.
+    assert pace.flush_size() * 0.005 <= usable(window) / 2
+    # A dear commit of one item, which a person's settings cannot make cheaper.
+    pace = Pace(window_s=usable(window))
+    pace.batch_done(items=1, seconds=0.001)
+    pace.flush_done(1, 60.0)
+    assert pace.flush_size() == 1
+
+
+@pytest.mark.parametrize(("window", "seconds_held"), [(3.0, 2.25), (5.0, 3.75), (25.0, 20.0)])
+def test_what_is_held_and_each_lease_fit_the_notice_window(
+    window: float, seconds_held: float
+) -> None:
+    """A platform that gives 5 s, as RunPod does, has no use for 20 s of work in hand."""
+    pace = Pace(window_s=usable(window))
+    pace.batch_done(items=1, seconds=0.05)
+    assert math.isclose(pace.hold() * 0.05, seconds_held, abs_tol=0.05)
+    assert pace.claim_size(None) * 0.05 <= usable(window)
+    # With batches as long as the window the device still never waits, but no lease is longer.
+    slow = Pace(window_s=usable(window))
+    slow.batch_done(items=8, seconds=window)
+    assert slow.hold() >= 3 * 8
+    assert slow.claim_size(None) * window / 8 <= usable(window)
+
+
+def test_the_shortest_window_of_all_that_is_watched_counts() -> None:
+    """Of every source and the setting; what a signal gives where nobody knows."""
+    ec2, pod = SignalSource(window=120.0), SignalSource(window=5.0)
+    nobody_knows = SignalSource()
+    assert shortest_window(None, [ec2, pod, nobody_knows]) == 5.0
+    assert shortest_window(3.0, [ec2, pod]) == 3.0
+    assert shortest_window(None, [nobody_knows]) == DEFAULT_WINDOW_S
 
 
 def test_the_first_notice_sets_the_deadline_and_repeats_change_nothing() -> None:
@@ -70,13 +112,13 @@ def test_the_first_notice_sets_the_deadline_and_repeats_change_nothing() -> None
     clock = ManualClock(monotonic=100.0)
     drain = Drain(clock)
     assert math.inf == drain.seconds_left()
-    assert drain.begin(Notice("spot", "terminate", 220.0, "ec2"))
+    assert drain.begin(Notice("spot", "terminate", 220.0, "ec2", medium="metadata"))
     assert not drain.begin(Notice("signal", "SIGTERM", 101.0, "signals"))
     assert drain.seconds_left() == 118.0
     clock.advance(100)
     assert drain.fits(17.0)
     assert not drain.fits(18.5)
-    assert drain.reason() == "spot terminate notice, 120 s ahead, by ec2"
+    assert drain.reason() == "spot terminate notice, 120 s ahead, by ec2 metadata"
 
 
 @pytest.mark.parametrize(("window", "left"), [(30.0, 28.0), (4.0, 3.0)])
@@ -89,11 +131,32 @@ def test_a_notice_without_a_deadline_gets_the_window_less_a_margin(
     assert left == drain.seconds_left()
 
 
+def test_a_deadline_that_is_near_leaves_a_smaller_margin() -> None:
+    """Of RunPod's five seconds four are for work, whatever the default window is."""
+    clock = ManualClock(monotonic=100.0)
+    drain = Drain(clock)
+    drain.begin(Notice("signal", "SIGTERM", 105.0, "signals"))
+    assert drain.seconds_left() == 3.75
+
+
+@pytest.mark.parametrize("ahead", [0.0, 1.0, 5.0, 120.0])
+def test_the_process_is_gone_before_the_deadline_whatever_hangs(ahead: float) -> None:
+    """First the work, then the last calls, then the process itself: each has its end."""
+    clock = ManualClock(monotonic=100.0)
+    drain = Drain(clock)
+    drain.begin(Notice("signal", "SIGTERM", 100.0 + ahead, "signals"))
+    left, calls = drain.seconds_left(), drain.seconds_for_last_calls()
+    drain.wait_for_the_end()
+    gone = clock.monotonic() - 100.0
+    assert left < calls < gone
+    assert gone < ahead or ahead < 2.0
+
+
 def test_a_first_large_upload_does_not_fit_into_any_drain() -> None:
     """What was never stored before at this size has no known duration."""
     pace = Pace()
     pace.put_done(size=4_000, seconds=0.2)
-    pace.flush_done(0.1)
+    pace.flush_done(1, 0.1)
     assert math.isclose(pace.seconds_to_commit(8_000), 0.3)
     assert pace.seconds_to_commit(50_000_000) == math.inf
     pace.put_done(size=40_000_000, seconds=0.2)
@@ -122,6 +185,6 @@ def test_the_runs_own_history_outweighs_the_assumption() -> None:
 def test_the_share_of_commits_is_told() -> None:
     """Seconds in commits over the worker's life."""
     pace = Pace()
-    pace.flush_done(0.5)
-    pace.flush_done(1.5)
+    pace.flush_done(1, 0.5)
+    pace.flush_done(1, 1.5)
     assert pace.flush_share(40.0) == 0.05

@@ -142,7 +142,7 @@ def test_a_notice_releases_what_has_not_begun_and_commits_what_has() -> None:
     assert worker.state is WorkerState.STOPPED
     assert worker.stop_reason is not None
     assert re.fullmatch(
-        rf"spot terminate by button; {tallies.interrupted} items given back in \d\.\d s",
+        rf"spot terminate by button; {tallies.interrupted} items? given back in \d\.\d s",
         worker.stop_reason,
     )
     # Another worker finishes what is left, and the outputs are those of a quiet run.

@@ -179,6 +179,7 @@ class Button:
     """A notice source that a test presses."""
 
     name = "button"
+    window: float | None = None
 
     def __init__(self) -> None:
         self._report: Callable[[Notice], object] = lambda notice: None

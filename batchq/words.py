@@ -1,0 +1,24 @@
+"""Numbers and durations as people read them."""
+
+from __future__ import annotations
+
+__all__ = ["counted", "duration"]
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 item`, `2,000 items`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """In the two units that matter: 8 s, 3 min 20 s, 5 h 10 min, 2 d 4 h."""
+    whole = round(seconds)
+    for size, unit, smaller, smaller_unit in (
+        (86_400, "d", 3_600, "h"),
+        (3_600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {smaller_unit}" if rest else "")
+    return f"{whole} s"
