@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 PAGE = 1_000
-OPERATOR_TTL_S = 60.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -93,17 +90,12 @@ def retry(
     """
     from batchq.cli.console import print_json, say
     from batchq.cli.session import opened
-    from batchq.clock import random_hex
-    from batchq.ledger.base import Role
 
     named = [unicode(source_id) for source_id in source_ids or ()]
     unicode(cause or "")
     with opened(given(run=run, ledger=ledger, config=config)) as session:
-        operator = f"retry-{socket.gethostname()}-{os.getpid()}-{random_hex(32)}"
-        about = {"host": socket.gethostname(), "pid": os.getpid()}
-        session.ledger.register(session.run, operator, OPERATOR_TTL_S, Role.OPERATOR, about)
-        number = session.ledger.retry(operator, session.run, source_ids=named, cause=cause)
-        session.ledger.stop(operator, "retry finished")
+        with session.operator("retry") as operator:
+            number = session.ledger.retry(operator, session.run, source_ids=named, cause=cause)
         if json:
             print_json({"schema": 1, "run": session.run.name, "retried": number})
         elif number:

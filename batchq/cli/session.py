@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,13 +13,15 @@ from typing import Any
 
 from batchq import config, wiring
 from batchq.cli.console import log_to_stderr
-from batchq.clock import Clock, SystemClock
+from batchq.clock import Clock, SystemClock, random_hex
 from batchq.config import Config, Loaded
 from batchq.errors import LedgerNotInitialised, UsageError
-from batchq.ledger.base import Ledger, Run
+from batchq.ledger.base import Ledger, Role, Run
 from batchq.store.base import Store
 
 __all__ = ["Session", "opened", "settings"]
+
+OPERATOR_TTL_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,15 @@ class Session:
                 hint=f"enqueue something for it: batchq enqueue FOLDER{named}",
             )
         return run
+
+    @contextmanager
+    def operator(self, verb: str) -> Iterator[str]:
+        """A registered process that keeps count of what this command moves; its name."""
+        name = f"{verb}-{socket.gethostname()}-{os.getpid()}-{random_hex(32)}"
+        about = {"host": socket.gethostname(), "pid": os.getpid()}
+        self.ledger.register(self.run, name, OPERATOR_TTL_S, Role.OPERATOR, about)
+        yield name
+        self.ledger.stop(name, f"{verb} finished")
 
     def prepare_ledger(self) -> None:
         """Check the ledger, and create one that belongs to this machine alone.

@@ -1,7 +1,7 @@
 """The result store: keys to bytes, create-only.
 
-Nothing is ever replaced or deleted by a worker. `store.verified` builds the one
-write the pipeline uses from these four verbs.
+Nothing is ever replaced, and nothing deleted but by an auditor who was asked to: workers
+need no right to. `store.verified` builds the one write the pipeline uses from the others.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def key_parts(key: str) -> list[str]:
 
 
 class Store(Protocol):
-    """Four verbs. All raise StoreError when the outcome is unknown.
+    """The verbs. All raise StoreError when the outcome is unknown.
 
     They raise StoreUnusable where asking again cannot help: no space, no permission, a
     key that `key_parts` refuses. No key may continue another one behind a slash.
@@ -106,4 +106,11 @@ class Store(Protocol):
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key starts with `prefix` and sorts above `after`, in key order."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove the object, durably; nothing happens where there is none.
+
+        For orphans alone, of which it is known that nobody can ever commit them.
+        """
         ...

@@ -17,7 +17,7 @@ from batchq.result import InvalidEnvelope
 if TYPE_CHECKING:
     import zstandard
 
-__all__ = ["packed", "unpacked"]
+__all__ = ["all_unpacked", "packed", "unpacked"]
 
 LEVEL = 1
 """Decimals become no smaller on a higher one, and text by a tenth at twice the time."""
@@ -42,6 +42,23 @@ def unpacked(frame: bytes) -> bytes:
         # The library looks no further at a frame that calls itself empty.
         raise InvalidEnvelope("an empty zstd frame")
     return line
+
+
+def all_unpacked(frames: bytes) -> list[bytes]:
+    """The lines in all frames of an object. Raises InvalidEnvelope if one is not whole."""
+    import zstandard
+
+    lines = []
+    while frames:
+        reader = _decompressor().decompressobj()
+        try:
+            lines.append(reader.decompress(frames))
+        except zstandard.ZstdError as error:
+            raise InvalidEnvelope(f"not a zstd frame: {error}") from None
+        if not reader.eof or not lines[-1]:
+            raise InvalidEnvelope("not a whole zstd frame")
+        frames = reader.unused_data
+    return lines
 
 
 # The library's objects take long to make, and may not be shared between threads.

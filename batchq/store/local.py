@@ -102,6 +102,13 @@ class LocalStore:
         with self._explained(prefix):
             yield from self._list((), prefix, after)
 
+    def delete(self, key: str) -> None:
+        *folders, name = key_parts(key)
+        missing = contextlib.suppress(FileNotFoundError)
+        with self._explained(key), missing, self._folder(folders) as folder:
+            os.unlink(name, dir_fd=folder)
+            _flush(folder)
+
     # -- folders -----------------------------------------------------------------
 
     def _list(self, folders: tuple[str, ...], prefix: str, after: str) -> Iterator[ObjectInfo]:

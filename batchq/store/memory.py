@@ -51,6 +51,11 @@ class MemoryStore:
             if (data := self._get(key)) is not None:
                 yield ObjectInfo(key, len(data), sha256_hex(data))
 
+    def delete(self, key: str) -> None:
+        key_parts(key)
+        with self._lock:
+            self._objects.pop(key, None)
+
     def _get(self, key: str) -> bytes | None:
         key_parts(key)
         with self._lock:

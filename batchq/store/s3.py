@@ -4,8 +4,8 @@
     s3://bucket/prefix/.probe/<name>                       left by `probe`; no verb shows it
 
 Endpoint, region and credentials come from the SDK's own environment. Objects are created
-with `If-None-Match: *` and their SHA-256, and never replaced or deleted, so that the
-worker's role needs no right to do either.
+with `If-None-Match: *` and their SHA-256, and never replaced, nor deleted by a worker, whose
+role needs no right to do either.
 
 An answer is final or it is not. 412 is final: the object exists. A conflict (409), an
 error of the server (5xx), throttling and a connection that broke are asked again a few
@@ -156,6 +156,13 @@ class S3Store:
                 key = path.removeprefix(self._above)
                 if all(map(is_key_part, key.split("/"))):
                     yield ObjectInfo(key, int(found["Size"]))
+
+    def delete(self, key: str) -> None:
+        try:
+            self._bucket.delete(self._path(key))
+        except Refused as refused:
+            if not refused.refusal.absent:
+                raise self._explained(refused, key) from refused
 
     def _path(self, key: str) -> str:
         key_parts(key)

@@ -104,6 +104,9 @@ class Bucket:
         start = {"StartAfter": after} if after else {}
         return self._call("list_objects_v2", Prefix=prefix, **start)
 
+    def delete(self, path: str) -> None:
+        self._call("delete_object", Key=path)
+
     def create_in_parts(self, path: str, data: bytes, sha256: str) -> bool:
         """As `create`, for objects that one lost connection should not cost whole."""
         upload = self._call(

@@ -127,7 +127,7 @@ def test_a_hostile_key_is_refused_by_every_verb(store: Store, tmp_path: Path) ->
     """Nothing is created, read or told outside the store, nor hidden inside it."""
     (tmp_path / "outside").write_bytes(b"secret")
     for key in HOSTILE:
-        for verb in (store.read, store.head, lambda k: put(store, k, b"x")):
+        for verb in (store.read, store.head, store.delete, lambda k: put(store, k, b"x")):
             with pytest.raises(StoreUnusable, match="cannot be a key"):
                 verb(key)
     assert keys(store) == []
@@ -223,6 +223,29 @@ def test_objects_that_arrive_during_a_listing_disturb_nothing(store: Store) -> N
     before = [key for key in listed if not key.endswith("-later")]
     assert before == [f"run-1/{number}/one" for number in range(10)]
     assert listed == sorted(set(listed))
+
+
+# -- deleting --------------------------------------------------------------------
+
+
+def test_a_deleted_object_is_gone_and_its_neighbours_are_not(store: Store) -> None:
+    """Whoever reads it is told so; the key is free again."""
+    for name in ("run-1/ab/one", "run-1/ab/one-more", "run-1/ab2"):
+        put(store, name, b"content")
+    store.delete("run-1/ab/one")
+    assert store.head("run-1/ab/one") is None
+    with pytest.raises(ObjectMissing):
+        store.read("run-1/ab/one")
+    assert keys(store) == ["run-1/ab/one-more", "run-1/ab2"]
+    assert put(store, "run-1/ab/one", b"another")
+
+
+def test_deleting_what_is_not_there_changes_nothing(store: Store) -> None:
+    """An audit that lost its answer asks again."""
+    put(store, "run-1/one", b"content")
+    for key in ("run-1/absent", "absent/ab/one"):
+        store.delete(key)
+    assert keys(store) == ["run-1/one"]
 
 
 # -- with the verified write -----------------------------------------------------

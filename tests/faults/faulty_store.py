@@ -107,6 +107,9 @@ class FaultyStore:
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         return self.inner.list(prefix, after)
 
+    def delete(self, key: str) -> None:
+        self.inner.delete(key)
+
     def _land(self) -> None:
         for key, data, sha256 in self._late:
             self.inner.put_if_absent(key, data, sha256)

@@ -26,6 +26,8 @@ from tests.s3 import BUCKET, point_sdk_at, strict_server
 
 FOLDER = Path(__file__).parents[2] / "configs" / "iam"
 ROLES = ["enqueuer", "worker", "auditor"]
+"""None of them may delete."""
+REMOVER = "remover"
 MEBIBYTE = 1024 * 1024
 
 
@@ -58,7 +60,7 @@ def lay(server: StrictS3, key: str, data: bytes = b"text") -> None:
 @pytest.fixture
 def become(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], StrictS3]]:
     """Takes on a role, on a server that enforces each role's policy."""
-    policies = {role: policy(role) for role in ROLES}
+    policies = {role: policy(role) for role in (*ROLES, REMOVER)}
     with strict_server(monkeypatch, policies=policies, versioned=True) as server:
         lay(server, "docs/a.md")
 
@@ -102,7 +104,7 @@ def test_no_role_may_delete_or_grant_or_do_all(role: str) -> None:
         assert not allows(policy(role), delete, f"arn:aws:s3:::{BUCKET}/results/run-1/a")
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", [*ROLES, REMOVER])
 def test_every_statement_allows_and_names_one_bucket(role: str) -> None:
     """No wildcard where a bucket's name belongs; the placeholders are those of docs/s3.md."""
     for statement in json.loads((FOLDER / f"{role}.json").read_text())["Statement"]:
@@ -117,8 +119,9 @@ def test_every_statement_allows_and_names_one_bucket(role: str) -> None:
 
 
 def test_the_auditor_writes_nothing() -> None:
-    """Not even a probe."""
+    """Not even a probe. Removing orphans is a role of its own."""
     assert actions("auditor") == {"s3:GetObject", "s3:ListBucket"}
+    assert actions(REMOVER) == actions("auditor") | {"s3:DeleteObject"}
 
 
 @pytest.mark.parametrize("role", ["worker", "enqueuer"])
@@ -215,3 +218,27 @@ def test_an_auditor_may_read_every_result_and_write_none(
         put(results, "run-1/ab/b.json")
     with pytest.raises(AccessDenied):
         results.probe()
+
+
+def test_a_remover_may_remove_results_and_nothing_else(become: Callable[[str], StrictS3]) -> None:
+    """Whatever it is told: markers, staged documents and probes stay, and it writes nothing."""
+    orphans = [f"run-1/ab/{'0' * 32}-a.g2.json", f"run-1/shards/{'0' * 32}.jsonl.zst"]
+    others = ["run-1/run.json", f"inputs/{'0' * 64}", "run-1/notes/a.json"]
+    server = become("worker")
+    for key in (*orphans, *others):
+        lay(server, f"results/{key}")
+    lay(server, "results/.probe/aa")
+    become(REMOVER)
+    results = store()
+    assert sorted(info.key for info in results.list("")) == sorted([*orphans, *others])
+    for key in orphans:
+        assert results.read(key) == b"text"
+        results.delete(key)
+    for key in others:
+        with pytest.raises(AccessDenied):
+            results.delete(key)
+    with pytest.raises(AccessDenied):
+        put(results, orphans[0])
+    with pytest.raises(ClientError, match="AccessDenied"):
+        boto3.session.Session().client("s3").delete_object(Bucket=BUCKET, Key="results/.probe/aa")
+    assert [info.key for info in results.list("")] == sorted(others)
