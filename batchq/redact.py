@@ -45,6 +45,14 @@ _RULES = [
             rf"(?<![a-z0-9_.-])({_SECRET_NAME}[\"']?\s*[=:]\s*){_VALUE}",
             rf"\1{HIDDEN}",
         ),
+        # In a query shorter names are in use, and they are nobody else's there.
+        (
+            "? &",
+            r"([?&](?:[a-z0-9_.~-]|%5b|%5d)*"
+            r"(?:key|token|sig|sign|signature|auth|credentials?|secret|jwt|sas|pass|pw|code)"
+            r"(?:%5b|%5d)*=)[^\s&#;\"'<>]+",
+            rf"\1{HIDDEN}",
+        ),
         ("bearer basic", r"\b(bearer|basic)\s+[a-z0-9+/_.~=-]{8,}", rf"\1 {HIDDEN}"),
         ("akia asia", r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", HIDDEN),
         ("hf_", r"\bhf_[a-z0-9]{20,}", f"hf_{HIDDEN}"),

@@ -42,7 +42,7 @@ def show(
     from batchq.cli.session import settings
 
     loaded = settings(given(run=run, ledger=ledger, results=results, config=config))
-    shown = loaded.shown()
+    shown = loaded.shown(as_written=not json)
     if json:
         print_json({"schema": 1, "settings": shown, "origin": dict(loaded.origin)})
         return

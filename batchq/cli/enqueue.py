@@ -11,6 +11,7 @@ from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, gi
 if TYPE_CHECKING:
     from batchq.cli.session import Session
     from batchq.enqueue import EnqueueReport, Plan
+    from batchq.errors import ExitCode
     from batchq.ledger.base import Run
     from batchq.source.base import Source
 
@@ -93,7 +94,7 @@ def enqueue(
     results: Results = None,
     config: ConfigFile = None,
     json: Json = False,
-) -> None:
+) -> int:
     """Take up documents as items of a run, each once.
 
     Known documents are left alone, changed ones become new items. The first enqueue
@@ -131,14 +132,28 @@ def enqueue(
             text_column=text_column,
         )
         if dry_run:
-            _plan(session, found, json=json)
+            told: EnqueueReport | Plan = _plan(session, found, json=json)
         else:
-            _enqueue(session, found, replace=replace, stage=not no_stage, json=json)
+            told = _enqueue(session, found, replace=replace, stage=not no_stage, json=json)
+    return _outcome(told)
+
+
+def _outcome(told: EnqueueReport | Plan) -> ExitCode:
+    """An error where nothing of what was found could be taken up."""
+    from batchq.cli.console import note
+    from batchq.errors import ExitCode
+    from batchq.words import counted
+
+    if not told.seen or told.rejected_total < told.seen:
+        return ExitCode.OK
+    note(f"error: every document was rejected: {counted(told.seen, 'document')}")
+    note("hint: the reasons stand above, and under `rejected` with --json")
+    return ExitCode.ERROR
 
 
 def _enqueue(
     session: Session, sources: list[Source], *, replace: bool, stage: bool, json: bool
-) -> None:
+) -> EnqueueReport:
     from batchq import wiring
     from batchq.cli.console import note, print_json, progress, say
     from batchq.enqueue import as_it_lies, enqueue
@@ -167,7 +182,7 @@ def _enqueue(
                 **_rejections(report),
             }
         )
-        return
+        return report
     parts = [f"{report.new:,} new", f"{report.known:,} known"]
     if report.superseded:
         parts.append(f"{report.superseded:,} superseded")
@@ -180,6 +195,7 @@ def _enqueue(
     _tell_requests(session, run.layout, session.ledger.counts(run).tallies.total)
     if not report.seen:
         note("hint: no document was found there; names that begin with a dot are passed over")
+    return report
 
 
 def _run(session: Session) -> Run:
@@ -202,7 +218,7 @@ def _run(session: Session) -> Run:
     return ensure_run(session.ledger, session.store, name, manifest, layout)
 
 
-def _plan(session: Session, sources: list[Source], *, json: bool) -> None:
+def _plan(session: Session, sources: list[Source], *, json: bool) -> Plan:
     from batchq import wiring
     from batchq.cli.console import print_json, progress, say
     from batchq.enqueue import plan
@@ -223,13 +239,14 @@ def _plan(session: Session, sources: list[Source], *, json: bool) -> None:
                 **_rejections(found),
             }
         )
-        return
+        return found
     taken = found.seen - found.rejected_total
     say(
         f"would take up {counted(taken, 'document')} ({found.size:,} bytes) as {version}, "
         f"and reject {found.rejected_total:,}; nothing was written"
     )
     _tell_rejections(found)
+    return found
     _tell_requests(session, session.config.layout, taken)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -90,18 +91,44 @@ def retry(
     """
     from batchq.cli.console import print_json, say
     from batchq.cli.session import opened
+    from batchq.words import counted
 
     named = [unicode(source_id) for source_id in source_ids or ()]
     unicode(cause or "")
     with opened(given(run=run, ledger=ledger, config=config)) as session:
+        _refuse_unknown(session.ledger, session.run, named)
         with session.operator("retry") as operator:
             number = session.ledger.retry(operator, session.run, source_ids=named, cause=cause)
         if json:
             print_json({"schema": 1, "run": session.run.name, "retried": number})
         elif number:
-            say(f"{number:,} items are ready again; batchq worker takes them")
+            say(f"ready again: {counted(number, 'item')}; batchq worker takes them")
         else:
-            say("no dead letter matches; see batchq failures")
+            say(_why_nothing(session.ledger, session.run, named, cause))
+
+
+def _refuse_unknown(ledger: Ledger, run: Run, source_ids: Sequence[str]) -> None:
+    """Before anything is sent back, so that a slip of the pen changes nothing."""
+    from batchq.errors import UsageError
+
+    unknown = [source_id for source_id in source_ids if ledger.lookup(run, source_id) is None]
+    if unknown:
+        raise UsageError(
+            f"run {run.name!r} knows no document {', '.join(map(repr, unknown))}",
+            hint="batchq failures lists the dead letters by their source ids; nothing was changed",
+        )
+
+
+def _why_nothing(ledger: Ledger, run: Run, source_ids: Sequence[str], cause: str | None) -> str:
+    causes = Counter(letter.cause for letter in _dead_letters(ledger, run))
+    if not causes:
+        return "there is no dead letter"
+    if cause is not None and cause not in causes:
+        there_are = ", ".join(f"{name} ({number:,})" for name, number in sorted(causes.items()))
+        return f"no dead letter has the cause {cause!r}; there are: {there_are}"
+    which = "this document is" if len(source_ids) == 1 else "these documents are"
+    because = "" if cause is None else f" with the cause {cause!r}"
+    return f"{which} no dead letter{because}; see batchq failures"
 
 
 def _dead_letters(ledger: Ledger, run: Run) -> Iterator[DeadLetter]:

@@ -189,11 +189,16 @@ class Loaded:
     config: Config
     origin: Mapping[str, str]
 
-    def shown(self) -> dict[str, Any]:
-        """Every setting as JSON, in the order of declaration, without secrets."""
+    def shown(self, *, as_written: bool = False) -> dict[str, Any]:
+        """Every setting as JSON, in the order of declaration, without secrets.
+
+        Durations in seconds, or `as_written` by people: 5h.
+        """
         values: dict[str, Any] = {}
         for name, setting in SETTINGS.items():
             value = getattr(self.config, name)
+            if as_written and value is not None:
+                value = setting.kind.write(value)
             values[name] = setting.unset if value is None else _hidden(name, value)
         for name, value in self.config.parameters.items():
             values[f"processor.{name}"] = _hidden(name, value)

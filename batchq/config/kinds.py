@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 __all__ = ["Kind", "count", "duration", "or_word", "seconds", "switch", "text"]
 
@@ -19,6 +19,8 @@ class Kind:
 
     expected: str
     parse: Callable[[object], object]
+    write: Callable[[Any], Any] = lambda value: value
+    """A parsed value as somebody would write it."""
 
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -38,6 +40,7 @@ def duration(least: float, most: float) -> Kind:
     return Kind(
         f"a duration from {_plain(least)} to {_plain(most)}, such as 90s, 2m or 1h",
         lambda value: _within(seconds(value), least, most),
+        _plain,
     )
 
 
@@ -77,6 +80,7 @@ def or_word(word: str, kind: Kind) -> Kind:
     return Kind(
         f"`{word}` or {kind.expected}",
         lambda value: None if value == word else kind.parse(value),
+        kind.write,
     )
 
 

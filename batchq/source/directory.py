@@ -205,7 +205,12 @@ def _is_folder(path: bytes) -> bool:
             os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
             return stat.S_ISDIR(mode)
     except OSError as error:
-        raise UsageError(f"SOURCE {shown!r}: {_reason(error)}") from None
+        denied = isinstance(error, PermissionError)
+        hint = "let this user read it" if denied else "name a folder or a file that exists"
+        raise UsageError(
+            f"SOURCE {shown!r}: {_reason(error)}",
+            hint=f"{hint}; paths are relative to {os.getcwd()}, and s3://BUCKET/FOLDER is one too",
+        ) from None
     raise UsageError(f"SOURCE {shown!r} is {_kind(mode)}", hint="give a folder or a regular file")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -16,6 +17,13 @@ CHUNK = 1 << 20
 # Never through a link put in the document's place since it was listed, and never waiting
 # for the other end of a pipe.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+_NO_FILE = {
+    errno.ELOOP: "a link now, and links put in a document's place are not followed",
+    errno.ENXIO: "a socket or a device now",
+    errno.ENODEV: "a device now",
+}
+"""What opening something else than a regular file fails with. Asking again cannot help."""
 
 
 class LocalReader:
@@ -95,6 +103,9 @@ def open_regular(locator: str) -> tuple[int, int]:
 
 def document_error(locator: str, error: OSError) -> DocumentError:
     """What an error of the file system says of the document."""
+    if error.errno in _NO_FILE:
+        reason = _NO_FILE[error.errno]
+        return DocumentError("source_changed", f"{locator} is {reason}", final=True)
     reason = (error.strerror or str(error)).lower()
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return DocumentError("source_missing", f"{locator}: {reason}", final=True)

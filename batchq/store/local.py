@@ -334,12 +334,13 @@ class _NoHardLinks(OSError):
 
 
 _FIXES = {
-    errno.ENOSPC: "free some space there, or choose another folder with --results",
+    # Not another folder: a run's results stay where it was created.
+    errno.ENOSPC: "free some space there",
     errno.EDQUOT: "free some space, or ask for a larger quota",
     errno.EFBIG: "raise the limit on the size of files (`ulimit -f`)",
-    errno.EROFS: "mount it for writing, or choose another folder with --results",
-    errno.EACCES: "give this user the right to write there, or choose another with --results",
-    errno.EPERM: "give this user the right to write there, or choose another with --results",
+    errno.EROFS: "mount it for writing",
+    errno.EACCES: "give this user the right to write there",
+    errno.EPERM: "give this user the right to write there",
     errno.ENOTDIR: "a file or a symbolic link is where a folder should be: move it away",
     errno.ENXIO: "a socket is where a result should be: move it away",
     errno.ELOOP: "a symbolic link is where a folder or a file should be: move it away",

@@ -60,8 +60,8 @@ _UNUSABLE = {
     "NoSuchBucket": "create the bucket, or correct --results or AWS_ENDPOINT_URL_S3",
     "NotImplemented": "this server lacks what batchq needs: update it or use another one",
     "PermanentRedirect": _REGION,
-    "QuotaExceeded": "ask for a larger quota, or choose another bucket with --results",
-    "XMinioAdminBucketQuotaExceeded": "raise the bucket's quota, or choose another bucket",
+    "QuotaExceeded": "ask for a larger quota, or free room in the bucket",
+    "XMinioAdminBucketQuotaExceeded": "raise the bucket's quota, or free room in it",
     "XMinioStorageFull": "give the server more space",
 }
 """What asking again does not mend."""

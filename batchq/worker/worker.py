@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, TypeVar
+from typing import Any
 
 from batchq.clock import Clock
 from batchq.errors import BatchqError, DeviceLost, ExitCode, LedgerUnreachable
@@ -26,6 +26,7 @@ from batchq.store.layout import layout_named
 from batchq.words import counted
 from batchq.worker.drain import Drain, shortest_window, usable
 from batchq.worker.heartbeat import Heartbeat, Registration
+from batchq.worker.last_calls import LastCalls
 from batchq.worker.pace import EXPECTED_UPTIME_S, Pace
 from batchq.worker.parts import Parts
 from batchq.worker.pipeline import Pipeline
@@ -35,12 +36,7 @@ __all__ = ["Progress", "WorkerSettings", "run_worker"]
 
 log = logging.getLogger("batchq.worker")
 
-T = TypeVar("T")
-
 PROGRESS_EVERY_S = 0.5
-LAST_CALLS_S = 10.0
-"""How long each of the last calls to the ledger may take where no deadline presses."""
-
 HEARTBEAT_S = 2.0
 """How long a beat that is under way is waited for."""
 
@@ -171,7 +167,7 @@ class _Life:
         self._counts = counts
         self._reported_at = float("-inf")
         self._announced = False
-        self._ledger_is_silent = False
+        self._last = LastCalls(parts.drain)
         self._began = parts.clock.monotonic()
         self._pipeline = Pipeline(parts)
         self._heartbeat = Heartbeat(
@@ -211,7 +207,11 @@ class _Life:
             raise
         reason = self._reason_to_stop()
         self._leave(lambda: parts.ledger.stop(parts.registration.name, reason))
-        code = self._exit_code()
+        try:
+            code = self._exit_code()
+        except BatchqError as error:
+            self._stopped(for_the_ledger(str(error)), error.exit_code)
+            raise
         self._stopped(reason, code)
         return code
 
@@ -253,27 +253,16 @@ class _Life:
 
     def _leave(self, last_call: Callable[[], object]) -> None:
         """Stop beating and make one last call: leases end by themselves too."""
-        self._heartbeat.stop(min(HEARTBEAT_S, self._parts.drain.seconds_for_last_calls() / 2))
-        self._ask(last_call)
-
-    def _ask(self, call: Callable[[], T]) -> T | None:
-        """The answer, or none if it does not come in time or is an error, which is logged."""
-        answers: list[T] = []
-        if self._ledger_is_silent:
-            return None
-        seconds = min(LAST_CALLS_S, self._parts.drain.seconds_for_last_calls())
-        thread = threading.Thread(target=_quietly, args=(call, answers), daemon=True)
-        thread.start()
-        thread.join(seconds)
-        if thread.is_alive():
-            self._ledger_is_silent = True
-            log.warning("the ledger did not answer within %.1f s; leases will expire", seconds)
-        return answers[0] if answers else None
+        self._heartbeat.stop(min(HEARTBEAT_S, self._last.seconds() / 2))
+        try:
+            self._last.ask(last_call)
+        except BatchqError as error:
+            log.warning("last call to the ledger: %s", error)
 
     def _exit_code(self) -> ExitCode:
         if self._parts.drain.started and self._pipeline.holdings.all():
             return ExitCode.STOPPED
-        counts = self._ask(lambda: self._parts.ledger.counts(self._parts.run))
+        counts = self._last.ask(lambda: self._parts.ledger.counts(self._parts.run))
         if counts is None or (self._parts.drain.started and not counts.run_is_over):
             return ExitCode.STOPPED
         return _finished_code(counts)
@@ -303,13 +292,6 @@ class _Life:
 def _overtime(drain: Drain, on_overtime: Callable[[str], object]) -> None:
     drain.wait_for_the_end()
     on_overtime(drain.reason())
-
-
-def _quietly(call: Callable[[], T], answers: list[T]) -> None:
-    try:
-        answers.append(call())
-    except BatchqError as error:
-        log.warning("last call to the ledger: %s", error)
 
 
 def _finished_code(counts: Counts) -> ExitCode:

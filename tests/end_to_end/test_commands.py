@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -465,6 +466,77 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_on_request(enqueued: De
     assert "Traceback" in debugged.err
     assert "mine.py" in debugged.err
     assert SECRET not in debugged.err
+
+
+def test_an_enqueue_of_which_nothing_was_taken_up_is_an_error(desk: Desk) -> None:
+    """A script must not go on as if there was something to do."""
+    (desk.folder / "odd").mkdir()
+    os.mkfifo(desk.folder / "odd" / "pipe")
+    for options in ([], ["--dry-run"], ["--json"]):
+        said = desk.run("enqueue", "odd", "--processor", "stats", *options)
+        assert said.code == 1
+        assert "error: every document was rejected: 1 document" in said.err
+    desk.write("odd/fine.txt", "words")
+    assert desk.run("enqueue", "odd", "--processor", "stats").code == 0
+
+
+def test_a_source_that_is_not_there_comes_with_a_hint(desk: Desk) -> None:
+    """Paths are relative, and the hint says to what."""
+    said = desk.refused(2, "enqueue", "nosuch", "--processor", "stats")
+    assert f"relative to {desk.folder}" in said.err
+
+
+def test_a_retry_that_can_change_nothing_says_why(enqueued: Desk) -> None:
+    """An unknown document is refused; beside a cause that nothing has stand those there are."""
+    (enqueued.folder / "docs" / "a.md").unlink()
+    assert enqueued.run("retry").out == "there is no dead letter\n"
+    assert enqueued.run("worker").code == 3
+    assert enqueued.run("failures").err.startswith("1 dead letter; ")
+    said = enqueued.refused(2, "retry", "docs/a.md", "docs/nosuch.md")
+    assert "knows no document 'docs/nosuch.md'" in said.err
+    said = enqueued.run("retry", "--cause", "boredom")
+    assert (said.code, said.out) == (
+        0,
+        "no dead letter has the cause 'boredom'; there are: source_missing (1)\n",
+    )
+    said = enqueued.run("retry", "docs/empty.txt")
+    assert (said.code, said.out) == (0, "this document is no dead letter; see batchq failures\n")
+    assert enqueued.run("retry").out.startswith("ready again: 1 item;")
+
+
+def test_settings_are_shown_as_they_are_written(desk: Desk) -> None:
+    """5h, and not 18000.0; for machines in seconds."""
+    shown = desk.run("config", "show").out
+    assert 'expected_uptime = "5h"' in shown
+    assert desk.json("config", "show")["settings"]["expected_uptime"] == 18_000
+
+
+@pytest.mark.parametrize("fate", ["removed", "replaced by another file"])
+def test_a_ledger_taken_away_under_a_worker_ends_it_with_an_error(
+    enqueued: Desk, fate: str
+) -> None:
+    """SQLite would go on with the file that no name leads to any more."""
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "batchq", "worker", "--follow", "--lease-ttl", "1s", "--json"],
+        cwd=enqueued.folder,
+        env=enqueued.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdout is not None
+    for line in worker.stdout:
+        if '"committed"' in line:
+            break
+    ledger = enqueued.folder / "batchq-data" / "ledger.db"
+    if fate == "removed":
+        ledger.unlink()
+    else:
+        shutil.copy(ledger, enqueued.folder / "copy.db")
+        (enqueued.folder / "copy.db").replace(ledger)
+    _, err = worker.communicate(timeout=30)
+    assert worker.returncode == 1, err
+    assert f"was {fate} while this process works on it" in err
 
 
 def test_a_reader_that_has_seen_enough_causes_no_noise(enqueued: Desk) -> None:

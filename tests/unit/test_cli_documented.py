@@ -19,6 +19,7 @@ from batchq.cli import app
 from batchq.config import Config, load
 from batchq.errors import ExitCode
 from batchq.item import Document
+from batchq.lease import ReleaseReason
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (ROOT / "docs" / "commands.md").read_text()
@@ -131,3 +132,25 @@ def test_the_wheel_ships_the_migrations(tmp_path: Path) -> None:
     revisions = [f"batchq/{path.relative_to(ROOT)}" for path in ROOT.glob("migrations/**/*.py")]
     assert {"batchq/migrations/script.py.mako", *revisions} <= names
     assert not [name for name in names if name.startswith(("tests", "docs", "migrations"))]
+
+
+CAUSE = re.compile(
+    r"(?:DocumentError|ProcessorFault|\bfailed|\bbury)\(\s*(?:(?:work|reaper, row|row), )?"
+    r"\"([a-z_]+)\""
+)
+
+
+def test_every_cause_of_a_dead_letter_is_explained_to_operators() -> None:
+    """In the table of docs/operations.md, by its name or by what it begins with."""
+    operations = (ROOT / "docs" / "operations.md").read_text()
+    table = operations[operations.index("| cause |") :].split("\n\n", 1)[0]
+    first_cells = [line.split("|")[1] for line in table.splitlines()]
+    explained = {name for cell in first_cells for name in re.findall(r"`(\w+)", cell)}
+    causes = {
+        cause
+        for path in (ROOT / "batchq").rglob("*.py")
+        for cause in CAUSE.findall(path.read_text())
+    }
+    causes |= {ReleaseReason.CANCELLED.value, ReleaseReason.STORE.value}
+    assert {"worker_lost", "output_invalid", "extract_memory"} <= causes
+    assert {cause for cause in causes if not cause.startswith(tuple(explained))} == set()

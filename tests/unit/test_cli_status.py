@@ -182,6 +182,39 @@ def test_the_text_shows_counts_and_workers() -> None:
     assert "worker" in text
 
 
+def test_what_idle_workers_wait_for_is_said() -> None:
+    """An enqueuer that was killed counts as alive for a TTL: its last beat tells."""
+    scene = Scene(1)
+    scene.commit(1)
+    assert "nothing left to do\n" in scene.text()
+    scene.ledger.register(scene.run, "killed", TTL, Role.ENQUEUER, {})
+    scene.clock.advance(20)
+    assert "an enqueue is under way, last heard of 20 s ago" in scene.text()
+    scene.clock.advance(TTL)
+    assert "nothing left to do\n" in scene.text()
+
+
+def test_the_expected_uptime_stands_beside_what_was_seen() -> None:
+    """In one line: the setting, the run's own history, and what workers plan with."""
+    scene = Scene(1)
+    scene.clock.advance(3_600)
+    assert "uptime      expected 5 h (expected_uptime); no interruption in 1 h of work" in " ".join(
+        scene.text().split("\n")
+    )
+    scene.ledger.beat("worker", TTL)
+    scene.ledger.stop("worker", "spot terminate by ec2 metadata")
+    said = scene.snapshot()["interruptions"]
+    assert said == {
+        "count": 1,
+        "worker_s": 3_600.0,
+        "mean_uptime_s": 3_600.0,
+        "expected_uptime_s": 18_000.0,
+        "planned_uptime_s": 10_800.0,
+    }
+    line = next(line for line in scene.text().split("\n") if line.startswith("uptime"))
+    assert line.endswith("1 interruption, one in 1 h of work; planned with 3 h")
+
+
 def test_names_cannot_steer_the_terminal() -> None:
     """A worker may call itself what it likes."""
     scene = Scene(1)

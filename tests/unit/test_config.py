@@ -391,6 +391,10 @@ def test_what_is_shown_holds_no_secret(loaded: Load) -> None:
     assert "hunter2" not in json.dumps(shown)
     assert shown["ledger"] == "postgresql://alice:***@db.example/ledger"
     assert shown["claim"] == "auto"
+    assert shown["expected_uptime"] == 18_000
+    written = result.shown(as_written=True)
+    assert (written["expected_uptime"], written["lease_ttl"]) == ("5h", "1m")
+    assert written["notice_window"] == "auto"
     assert list(shown)[: len(SETTINGS)] == list(SETTINGS)
     assert set(shown) == set(result.origin)
     assert result.config.ledger == "postgresql://alice:hunter2@db.example/ledger"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import threading
 from pathlib import Path
 
@@ -94,10 +95,22 @@ def test_a_link_put_in_a_documents_place_is_not_followed(tmp_path: Path) -> None
     """Or a document could be swapped for any file that the worker may read."""
     (tmp_path / "secret").write_bytes(b"secret")
     (tmp_path / "a").symlink_to("secret")
-    with pytest.raises(DocumentError):
-        READER.fingerprint(located(tmp_path / "a"))
-    with pytest.raises(DocumentError):
-        READER.read(located(tmp_path / "a"), version_of(b"secret"), 100)
+    for attempt in (
+        lambda: READER.fingerprint(located(tmp_path / "a")),
+        lambda: READER.read(located(tmp_path / "a"), version_of(b"secret"), 100),
+    ):
+        with pytest.raises(DocumentError) as error:
+            attempt()
+        assert (error.value.cause, error.value.final) == ("source_changed", True)
+
+
+def test_a_socket_put_in_a_documents_place_is_final(tmp_path: Path) -> None:
+    """No second attempt can make a document of it."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "a"))
+        with pytest.raises(DocumentError) as error:
+            READER.read(located(tmp_path / "a"), version_of(b""), 100)
+    assert (error.value.cause, error.value.final) == ("source_changed", True)
 
 
 @pytest.mark.timeout(10)

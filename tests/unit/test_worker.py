@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -50,8 +51,9 @@ def test_an_empty_run_ends_and_says_so() -> None:
     assert "empty" in kit.events_of("stopped")[-1]["reason"]
 
 
-def test_a_worker_waits_while_an_enqueue_is_under_way() -> None:
-    """It ends only when nothing is left and no enqueuer is alive."""
+def test_a_worker_waits_while_an_enqueue_is_under_way(caplog: pytest.LogCaptureFixture) -> None:
+    """It ends only when nothing is left and no enqueuer is alive, and says so once."""
+    caplog.set_level("INFO", "batchq.worker")
     kit = Kit.of({})
     kit.ledger.register(kit.run, "slow-enqueuer", 60, Role.ENQUEUER, {})
     working = kit.work_in_thread()
@@ -62,8 +64,12 @@ def test_a_worker_waits_while_an_enqueue_is_under_way() -> None:
             break
         threading.Event().wait(0.05)
     assert working.code is None
+    wait_for = "an enqueue is under way"
+    while not any(wait_for in line for line in caplog.messages):
+        threading.Event().wait(0.05)
     kit.ledger.stop("slow-enqueuer", "done")
     assert working.join() == ExitCode.OK
+    assert len([line for line in caplog.messages if wait_for in line]) == 1
     assert kit.tallies.completed == 20
 
 
@@ -124,8 +130,11 @@ def test_a_notice_releases_what_has_not_begun_and_commits_what_has() -> None:
     """Drain: exit 75, nothing held, and no claim after the notice."""
     kit = Kit.of(numbered(400))
 
-    def press_once(texts: object) -> None:
+    def press_once(texts: Sequence[str]) -> None:
         if len(kit.processor.batches) == 3:
+            # Something is in hand that was not begun.
+            while kit.tallies.leased <= len(texts):
+                kit.clock.wait(threading.Event(), 0.01)
             kit.notices.press()
 
     kit.processor.before_batch = press_once

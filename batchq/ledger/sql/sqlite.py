@@ -51,6 +51,7 @@ class Sqlite:
             )
         self.path = Path(path).absolute()
         self.url = f"{_PREFIX}{path}"
+        self._file: tuple[int, int] | None = None
 
     def create(self) -> None:
         """The file, empty, and its folder, unless they exist."""
@@ -68,11 +69,14 @@ class Sqlite:
     def connect(self) -> sqlite3.Connection:
         """A connection to the existing file, in autocommit mode."""
         self._refuse_network()
-        if not self.path.exists():
+        file = self._found()
+        if file is None and self._file is None:
             raise LedgerNotInitialised(
                 f"there is no ledger at {self.path}",
                 hint="create it with `batchq init` or a first `batchq enqueue`",
             )
+        self._file = self._file or file
+        self._refuse_another_file()
         # Waiting for the lock is `engine`'s. Threads share a connection one at a time.
         connection = sqlite3.connect(
             f"file:{quote(str(self.path))}?mode=rw",
@@ -87,12 +91,34 @@ class Sqlite:
         return connection
 
     def opening(self, connection: object, begin: str | None) -> str | None:
-        """The usual word."""
+        """The usual word, if this is still the file that the connection was opened on.
+
+        SQLite goes on with one that was removed, and all that is committed there is lost.
+        """
+        self._refuse_another_file()
         return begin
 
     def misplaced(self, error: BaseException) -> bool:
         """There is one file."""
         return False
+
+    def _found(self) -> tuple[int, int] | None:
+        """Which file the path names now: its device and inode."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _refuse_another_file(self) -> None:
+        found = self._found()
+        if found != self._file:
+            what = "removed" if found is None else "replaced by another file"
+            raise BatchqError(
+                f"the ledger {self.path} was {what} while this process works on it",
+                hint="put it back, or begin anew with `batchq enqueue`: results that were "
+                "stored are found there; stop every worker before a ledger is moved",
+            )
 
     def _refuse_network(self) -> None:
         kind = network_filesystem(self.path.parent, MOUNTS)
