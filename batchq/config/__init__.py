@@ -54,11 +54,10 @@ class Config:
     ledger: str = _setting(
         "sqlite:///batchq-data/ledger.db",
         text(
-            "sqlite:///FILE, postgresql://HOST/DATABASE (with %20 for a blank) or "
-            "dynamodb://TABLE?region=REGION",
+            "sqlite:///FILE or postgresql://HOST/DATABASE, with %20 for a blank in the latter",
             r"sqlite:///\S.*|(postgres(ql)?|dynamodb)://\S+",
         ),
-        "The ledger: sqlite:///FILE, postgresql://… or dynamodb://TABLE?region=….",
+        "The ledger: sqlite:///FILE or postgresql://….",
     )
     results: str = _setting(
         "batchq-data/results",

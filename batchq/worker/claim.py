@@ -11,14 +11,12 @@ from batchq.errors import LedgerUnreachable, WorkerReaped
 from batchq.lease import Lease, new_token
 from batchq.ledger.base import ISOLATED_LOSSES, Counts
 from batchq.worker.holdings import Holdings, Work
+from batchq.worker.pace import POLL_S, poll_interval
 from batchq.worker.parts import Parts
 
 __all__ = ["Claimer"]
 
 log = logging.getLogger("batchq.worker")
-
-POLL_S = 1.0
-"""How often a worker without work asks again."""
 
 TICK_S = 0.1
 COUNTS_MAX_AGE_S = 1.0
@@ -70,7 +68,7 @@ class Claimer:
             if self._run_is_over(counts):
                 return
             self._say_what_for(counts)
-            self._pause(POLL_S if counts.next_due_s is None else min(POLL_S, counts.next_due_s))
+            self._pause(poll_interval(counts))
 
     def _claim(self, limit: int) -> Lease | None:
         """One claim. A lost answer is asked again under the same token."""

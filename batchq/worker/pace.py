@@ -8,7 +8,13 @@ import threading
 from batchq.ledger.base import Counts
 from batchq.worker.drain import DEFAULT_WINDOW_S, usable
 
-__all__ = ["EXPECTED_UPTIME_S", "Pace", "young_interval"]
+__all__ = ["EXPECTED_UPTIME_S", "POLL_S", "Pace", "poll_interval", "young_interval"]
+
+POLL_S = 1.0
+"""How long to wait for more work, or for a ledger that gave no answer."""
+
+POLLS_PER_SECOND = 100.0
+"""How often all workers of a run together ask for work where there is none."""
 
 EXPECTED_UPTIME_S = 5 * 3600.0
 """Assumed mean time to an interruption: a few hours, as spot capacity shows."""
@@ -35,6 +41,17 @@ def young_interval(flush_cost_s: float, expected_uptime_s: float) -> float:
     flushing often against the work lost at an interruption.
     """
     return math.sqrt(2.0 * flush_cost_s * expected_uptime_s)
+
+
+def poll_interval(counts: Counts) -> float:
+    """Seconds until a worker that found nothing asks again.
+
+    POLL_S, or when the next delayed item is due if that is earlier. In a fleet of more than
+    a hundred it grows with their number: a thousand idle workers that ask each second keep
+    more than one core of the ledger busy, and the beats waiting.
+    """
+    interval = max(POLL_S, counts.workers_alive / POLLS_PER_SECOND)
+    return interval if counts.next_due_s is None else min(interval, counts.next_due_s)
 
 
 class _Average:

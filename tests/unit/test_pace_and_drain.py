@@ -12,7 +12,7 @@ from batchq.ledger.history import FINISHED, uptime
 from batchq.notice.base import Notice
 from batchq.notice.signals import SignalSource
 from batchq.worker.drain import DEFAULT_WINDOW_S, Drain, shortest_window, usable
-from batchq.worker.pace import FIRST_CLAIM, MAX_HOLD, Pace, young_interval
+from batchq.worker.pace import FIRST_CLAIM, MAX_HOLD, Pace, poll_interval, young_interval
 
 
 def counts(ready: int, workers: int) -> Counts:
@@ -35,6 +35,13 @@ def test_the_first_claim_is_small_and_later_ones_follow_the_rate() -> None:
     fast = Pace()
     fast.batch_done(items=1_000, seconds=0.1)
     assert fast.hold() == MAX_HOLD
+
+
+def test_a_large_fleet_asks_less_often_for_work_that_is_not_there() -> None:
+    """A hundred questions a second from all workers together; sooner when an item is due."""
+    assert [poll_interval(counts(0, workers)) for workers in (1, 100, 1_000)] == [1.0, 1.0, 10.0]
+    due = Counts(Tallies(total=1, ready=1, delayed=1), 1_000, 0, now=0.0, next_due_s=0.2)
+    assert poll_interval(due) == 0.2
 
 
 def test_claims_shrink_near_the_end_where_others_work_too() -> None:
