@@ -16,6 +16,7 @@ __all__ = [
     "ENVELOPE_SCHEMA",
     "Envelope",
     "InvalidEnvelope",
+    "Line",
     "Result",
     "Stored",
     "canonical_json",
@@ -86,21 +87,14 @@ class Envelope:
 
     def _line(self, output: bytes) -> bytes:
         """The line around `output`, which is serialised once: it is nearly all of the bytes."""
-        head = {
-            "schema": ENVELOPE_SCHEMA,
-            "item_key": self.item_key,
-            "source_id": self.source_id,
-            "source_version": self.source_version,
-            "processing_version": self.processing_version,
-        }
+        opening = _opening(self.source_id, self.source_version, self.processing_version)
         tail = {
             "output_sha256": sha256_hex(output),
             "tokens_total": self.tokens_total,
             "tokens_used": self.tokens_used,
             "provenance": dict(self.provenance),
         }
-        opening, closing = canonical_json(head)[:-1], canonical_json(tail)[1:]
-        return b"".join((opening, b',"output":', output, b",", closing, b"\n"))
+        return b"".join((opening, output, b",", canonical_json(tail)[1:], b"\n"))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Envelope:
@@ -140,6 +134,56 @@ class Envelope:
         return envelope
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An envelope as it is stored, taken apart and not parsed: numbers are most of it.
+
+    `output` is its canonical JSON; `closing` what follows, from the comma to the newline.
+    """
+
+    whole: bytes
+    output: bytes
+    closing: bytes
+
+    @classmethod
+    def of(
+        cls, data: bytes, *, source_id: str, source_version: str, processing_version: str
+    ) -> Line | None:
+        """`data` as the envelope of this item, or none if it begins as no envelope of it.
+
+        Raises InvalidEnvelope if its output is not that of its `output_sha256`.
+        """
+        start = _opening(source_id, source_version, processing_version)
+        if not data.startswith(start):
+            return None
+        mark = b',"output_sha256":"'
+        # From behind: a provenance may hold the mark too, but then the digest is not there.
+        end = data.rfind(mark)
+        while end >= len(start):
+            output, digest = data[len(start) : end], end + len(mark)
+            if data[digest : digest + 64] == sha256_hex(output).encode():
+                return cls(data, output, data[end:])
+            end = data.rfind(mark, 0, end)
+        raise InvalidEnvelope("its output does not match its output_sha256")
+
+
+def _opening(source_id: str, source_version: str, processing_version: str) -> bytes:
+    """An envelope's line as far as its output: it follows from the item."""
+    head = {
+        "schema": ENVELOPE_SCHEMA,
+        "item_key": item_key(source_id, source_version, processing_version),
+        "source_id": source_id,
+        "source_version": source_version,
+        "processing_version": processing_version,
+    }
+    return canonical_json(head)[:-1] + b',"output":'
+
+
+_CANONICAL = json.JSONEncoder(
+    ensure_ascii=False, sort_keys=True, allow_nan=False, separators=(",", ":")
+)
+
+
 def canonical_json(value: Any) -> bytes:
     """UTF-8 JSON with sorted keys and no spaces; numbers as Python prints them.
 
@@ -148,9 +192,7 @@ def canonical_json(value: Any) -> bytes:
     """
     _require_text_keys(value)
     try:
-        return json.dumps(
-            value, ensure_ascii=False, sort_keys=True, allow_nan=False, separators=(",", ":")
-        ).encode()
+        return _CANONICAL.encode(value).encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"text that is not valid Unicode: {error}") from None
 

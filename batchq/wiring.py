@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from batchq.inference.base import Processor
     from batchq.ledger.base import Ledger, Run
     from batchq.notice.base import NoticeSource
+    from batchq.results import Destination
     from batchq.source.base import Extractor, Reader, Source
     from batchq.store.base import Store
 
@@ -30,6 +31,7 @@ __all__ = [
     "creates_ledger",
     "full_manifest",
     "new_processor",
+    "open_destination",
     "open_extractor",
     "open_ledger",
     "open_notices",
@@ -70,14 +72,31 @@ def open_store(config: Config) -> Store:
         from batchq.store.local import LocalStore
 
         return LocalStore(Path(config.results))
+    return _s3_store(config.results)
+
+
+def _s3_store(url: str) -> Store:
     try:
         from batchq.store.s3 import S3Store
     except ImportError:
         raise UsageError(
-            f"results in {redact(config.results)} need the library boto3",
-            hint="pip install 'batchq[aws]'",
+            f"{redact(url)} needs the library boto3", hint="pip install 'batchq[aws]'"
         ) from None
-    return S3Store(config.results)
+    return S3Store(url)
+
+
+def open_destination(output: str) -> Destination:
+    """Where an export goes: a file, or `s3://bucket/key`, whose server is probed first."""
+    from batchq.results import LocalFile, StoreObject
+
+    if not output.startswith("s3:"):
+        return LocalFile(Path(output))
+    folder, _, name = output.rpartition("/")
+    if folder in ("s3:", "s3:/") or not name:
+        raise UsageError(f"{redact(output)} names no object", hint="write s3://BUCKET/NAME.jsonl")
+    store = _s3_store(folder)
+    store.probe()
+    return StoreObject(store, name)
 
 
 def open_sources(

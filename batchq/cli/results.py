@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,9 +20,17 @@ def results(
         str | None, typer.Argument(metavar="[SOURCE_ID]", help="The document, as docs/a.md.")
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FILE.jsonl", help="Write all results to this file."),
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="Write all results to this .jsonl or .parquet, here or at s3://BUCKET/KEY.",
+        ),
     ] = None,
+    current: Annotated[
+        bool,
+        typer.Option("--current", help="Only the latest version of each document."),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     run: RunName = None,
     ledger: LedgerUrl = None,
@@ -33,13 +40,16 @@ def results(
 ) -> None:
     """Print one committed result, or write all to a file.
 
-    Each is read back and checked against the ledger. The file appears whole or not at all.
+    Each is read back and checked against the ledger. The file appears whole or not at all;
+    a command that was interrupted goes on where it stopped when it is repeated.
 
     \b
     Examples:
       batchq results docs/guide/a.md
       batchq results --output results.jsonl
+      batchq results --output s3://bucket/vectors.parquet --current
     """
+    from batchq import wiring
     from batchq.cli.console import print_json, progress, say
     from batchq.cli.session import opened
     from batchq.enqueue import check_store
@@ -52,7 +62,13 @@ def results(
             "name one document, or a file for all results",
             hint="batchq results docs/a.md, or batchq results --output results.jsonl",
         )
+    if current and output is None:
+        raise UsageError(
+            "--current chooses among all results",
+            hint="one document's result is always that of its latest version",
+        )
     unicode(source_id or "")
+    unicode(output or "")
     with opened(given(run=run, ledger=ledger, results=results, config=config)) as session:
         parts = session.ledger, session.run, session.store
         check_store(session.store, session.run)
@@ -60,11 +76,19 @@ def results(
             print_json(fetch(*parts, source_id))
             return
         assert output is not None
+        destination = wiring.open_destination(output)
         total = session.ledger.counts(session.run).tallies.completed
-        with progress("results", "results") as update:
-            written = export(*parts, output, force=force, progress=lambda done: update(done, total))
+        with progress("results", "results", total) as update:
+            exported = export(
+                *parts,
+                destination,
+                force=force,
+                current_only=current,
+                progress=lambda done: update(done, total),
+            )
         if json:
-            document = {"run": session.run.name, "output": str(output), "written": written}
-            print_json({"schema": 1, **document})
-        else:
-            say(f"{counted(written, 'result')} written to {output}")
+            document = {"run": session.run.name, "output": output, "written": exported.written}
+            print_json({"schema": 1, **document, "resumed": exported.resumed})
+            return
+        resumed = f", {exported.resumed:,} of them earlier" if exported.resumed else ""
+        say(f"{counted(exported.written, 'result')} written to {output}{resumed}")

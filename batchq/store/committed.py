@@ -7,7 +7,7 @@ they were committed.
 
 from __future__ import annotations
 
-from batchq.result import Envelope, InvalidEnvelope, Stored, sha256_hex
+from batchq.result import Envelope, InvalidEnvelope, Line, Stored, sha256_hex
 from batchq.store.base import ObjectMissing, Store
 from batchq.store.frames import unpacked
 
@@ -64,7 +64,7 @@ def read_committed(
             data = store.read(stored.key, stored.offset, stored.length)
     except ObjectMissing:
         raise MissingResult(stored.key, "is missing from the store") from None
-    return judge_committed(
+    line = judge_committed(
         data,
         layout,
         stored,
@@ -72,6 +72,7 @@ def read_committed(
         source_version=source_version,
         processing_version=processing_version,
     )
+    return line.whole
 
 
 def judge_committed(
@@ -82,16 +83,21 @@ def judge_committed(
     source_id: str,
     source_version: str,
     processing_version: str,
-) -> bytes:
+) -> Line:
     """As `read_committed`, for the bytes that were read from where `stored` says."""
     if (len(data), sha256_hex(data)) != (stored.length, stored.sha256):
         raise AlteredResult(stored.key, "differs from what was committed")
     try:
-        line = data if layout == "item" else unpacked(data)
-        envelope = Envelope.from_bytes(line)
+        content = data if layout == "item" else unpacked(data)
+        line = Line.of(
+            content,
+            source_id=source_id,
+            source_version=source_version,
+            processing_version=processing_version,
+        )
+        if line is None:
+            Envelope.from_bytes(content)
+            raise ForeignResult(stored.key, "is another item's")
+        return line
     except InvalidEnvelope as error:
         raise AlteredResult(stored.key, f"is no result ({error})") from None
-    identity = (envelope.source_id, envelope.source_version, envelope.processing_version)
-    if identity != (source_id, source_version, processing_version):
-        raise ForeignResult(stored.key, "is another item's")
-    return line

@@ -262,6 +262,10 @@ def test_results_in_shards_are_read_like_any_other(desk: Desk) -> None:
     assert len(list(results.rglob("*.jsonl.zst"))) < 3
     assert desk.run("results", "docs/guide/b.txt").json["output"]["words"] == 4
     assert desk.json("results", "--output", "all.jsonl")["written"] == 3
+    desk.write("docs/a.md", "other words")
+    desk.json("enqueue", "docs")
+    said = desk.json("results", "--output", "all.parquet", "--current")
+    assert (said["written"], said["resumed"]) == (2, 0)
     assert desk.json("status")["duplicates"]["divergent"] is None
     said = desk.refused(2, "enqueue", "docs", "--processor", "stats", "--layout", "item")
     assert "layout shard" in said.err
@@ -324,6 +328,7 @@ def test_an_error_is_a_document_too(desk: Desk) -> None:
         (["worker", "--lease-ttl", "soon"], "a duration"),
         (["results"], "--output"),
         (["results", "docs/a.md", "--output", "all.jsonl"], "--output"),
+        (["results", "docs/a.md", "--current"], "latest version"),
         (["status", "--config", "missing.toml"], None),
         (["status", "--ledger", "dynamodb://table?region=eu"], "postgresql://"),
         (["status", "--run", "\udcff"], "percent-escaped"),

@@ -1,0 +1,56 @@
+"""What programs call: committed results, from wherever the settings say that they lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["read_results"]
+
+
+def read_results(
+    run: str = "default",
+    *,
+    ledger: str | None = None,
+    results: str | None = None,
+    config: str | os.PathLike[str] | None = None,
+    current: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """The committed results of a run, one dict each, in the order of enqueueing.
+
+    Each is the envelope as `batchq results` prints it: `source_id`, `source_version`,
+    `output`, `tokens_total`, `tokens_used`, `provenance`, `stored` and the rest, read back
+    and checked against the ledger. They are read ahead, a bounded number at a time.
+
+    `ledger`, `results` and `config` are named as on the command line, and like there they
+    come from the environment, `batchq.toml` or the defaults where they are not given.
+    With `current`, versions of documents that were replaced are left out.
+
+    Raises BatchqError: UsageError for a run that does not exist, StoreUnusable for another
+    store than the run's, or naming the first document whose object is missing or altered.
+    """
+    from batchq import wiring
+    from batchq.clock import SystemClock
+    from batchq.config import load
+    from batchq.enqueue import check_store
+    from batchq.errors import UsageError
+    from batchq.results import documents
+
+    options = {"run": run, "ledger": ledger, "results": results, "config": config}
+    settings = load(options, os.environ, Path.cwd()).config
+    opened = wiring.open_ledger(settings, SystemClock())
+    try:
+        opened.check()
+        found = opened.find_run(run)
+        if found is None:
+            raise UsageError(
+                f"there is no run {run!r} in {opened.url}",
+                hint="enqueue something for it: batchq enqueue FOLDER",
+            )
+        store = wiring.open_store(settings)
+        check_store(store, found)
+        yield from documents(opened, found, store, current_only=current)
+    finally:
+        opened.close()

@@ -1,0 +1,87 @@
+"""A committed result that was read and checked, and the forms it is handed on in."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from batchq.errors import BatchqError
+from batchq.ledger.base import CommittedResult, Run
+from batchq.result import Line, canonical_json
+from batchq.store.base import ObjectMissing, Store, StoreError
+from batchq.store.committed import DamagedResult, MissingResult, judge_committed
+
+__all__ = ["Checked", "judge", "read_checked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A row of the ledger and the line that was committed under it."""
+
+    row: CommittedResult
+    line: Line
+
+    def document(self) -> dict[str, Any]:
+        """The envelope, with where it is "stored"."""
+        document: dict[str, Any] = json.loads(self.line.whole)
+        document["stored"] = self.stored()
+        return document
+
+    def json_line(self) -> bytes:
+        """`document` as one line, the envelope's bytes as they were committed."""
+        stored = canonical_json(self.stored())
+        return b"".join((self.line.whole[:-2], b',"stored":', stored, b"}\n"))
+
+    def stored(self) -> dict[str, Any]:
+        stored = self.row.stored
+        return {
+            "key": stored.key,
+            "offset": stored.offset,
+            "length": stored.length,
+            "sha256": stored.sha256,
+        }
+
+
+def read_checked(run: Run, store: Store, row: CommittedResult) -> Line:
+    """The result of `row`, read by itself. A read that was damaged is read once more.
+
+    Raises BatchqError, naming the document, if the object is missing or altered or the
+    store gives no answer.
+    """
+    stored = row.stored
+    # In layout `item` the object is the result: what was appended to it counts too.
+    part = (0, None) if run.layout == "item" else (stored.offset, stored.length)
+    try:
+        try:
+            return judge(run, row, store.read(stored.key, *part))
+        except DamagedResult:
+            return judge(run, row, store.read(stored.key, *part))
+    except ObjectMissing:
+        raise _damaged(row, MissingResult(stored.key, "is missing from the store")) from None
+    except DamagedResult as damage:
+        raise _damaged(row, damage) from None
+    except StoreError as error:
+        raise BatchqError(
+            f"the result of {row.source_id!r} cannot be read: {error}",
+            hint=f"nothing was lost by this; check {store.url} and repeat the command",
+        ) from error
+
+
+def judge(run: Run, row: CommittedResult, data: bytes) -> Line:
+    """The result in the bytes that were read for `row`. Raises DamagedResult."""
+    return judge_committed(
+        data,
+        run.layout,
+        row.stored,
+        source_id=row.source_id,
+        source_version=row.source_version,
+        processing_version=run.processing_version,
+    )
+
+
+def _damaged(row: CommittedResult, damage: DamagedResult) -> BatchqError:
+    return BatchqError(
+        f"the result of {row.source_id!r} {damage.what}: {damage.key}",
+        hint="the store changed behind the ledger; restore the object from a copy of the store",
+    )

@@ -1,0 +1,126 @@
+"""All committed results of a run to one file, which appears whole or not at all.
+
+What is made grows in a hidden file beside it. An export that was interrupted goes on where
+it stopped when it is repeated, unless the run has changed or other options are given.
+Memory stays flat, whatever the number of results.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from batchq.errors import BatchqError, UsageError
+from batchq.ledger.base import Ledger, Run
+from batchq.results.checked import Checked
+from batchq.results.destination import Destination
+from batchq.results.formats import Format, Jsonl, UnfitOutput
+from batchq.results.journal import Growing
+from batchq.results.reading import committed_portions
+from batchq.store.base import Store
+
+__all__ = ["Exported", "export"]
+
+log = logging.getLogger("batchq.results")
+
+CHECKPOINT_BYTES = 128 * 1024 * 1024
+"""Between two checkpoints, each of which flushes a file to disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """`written` results in all, `resumed` of them by an attempt before this one."""
+
+    written: int
+    resumed: int
+
+
+def export(
+    ledger: Ledger,
+    run: Run,
+    store: Store,
+    destination: Destination,
+    *,
+    force: bool = False,
+    current_only: bool = False,
+    progress: Callable[[int], None] = lambda written: None,
+) -> Exported:
+    """Write every committed result of the run to `destination`, by item id.
+
+    Its suffix names the format, `.jsonl` or `.parquet`. It replaces another file only
+    with `force`; `current_only` leaves out versions of documents that were replaced.
+    `progress` hears the number written so far. Raises BatchqError naming the first
+    document whose object is missing or altered.
+    """
+    if destination.suffix not in (".jsonl", ".parquet"):
+        raise UsageError(
+            f"cannot write results as {destination.suffix or 'a file without a suffix'}: "
+            f"{destination.url}",
+            hint="name the file something.jsonl or something.parquet",
+        )
+    destination.require_free(force=force)
+    try:
+        with Growing(destination.workspace) as growing:
+            tallies = ledger.counts(run).tallies
+            making = {
+                "run": run.prefix,
+                "output": destination.url,
+                "current_only": current_only,
+                # Of a run that has gone on, results before the last checkpoint may be new.
+                "state": [tallies.completed, tallies.total, tallies.superseded, tallies.attempts],
+            }
+            for form in _forms(ledger, run, store, destination.suffix):
+                growing.resume({**making, "format": form.name})
+                resumed = growing.written
+                try:
+                    with closing(
+                        committed_portions(
+                            ledger, run, store, after=growing.after, current_only=current_only
+                        )
+                    ) as portions:
+                        _grow(growing, form, portions, progress)
+                except UnfitOutput as unfit:
+                    log.warning("%s; the export begins anew with outputs as JSON text", unfit)
+                    continue
+                destination.publish(form.finish(growing.part), force=force)
+                growing.discard()
+                return Exported(growing.written, resumed)
+    except OSError as error:
+        raise BatchqError(
+            f"cannot write {destination.url}: {error.strerror or error}",
+            hint="check that the folder exists, can be written and has room",
+        ) from error
+    raise AssertionError("JSON text fits every output")
+
+
+def _forms(ledger: Ledger, run: Run, store: Store, suffix: str) -> list[Format]:
+    """What to try in turn; the last one takes every output."""
+    if suffix == ".jsonl":
+        return [Jsonl()]
+    from batchq.results.parquet import parquet_forms
+
+    return parquet_forms(ledger, run, store)
+
+
+def _grow(
+    growing: Growing,
+    form: Format,
+    portions: Iterator[list[Checked]],
+    progress: Callable[[int], None],
+) -> None:
+    """Append what is missing. However this ends, what was appended is counted."""
+    after, written, uncounted = growing.after, growing.written, 0
+    try:
+        for portion in portions:
+            piece = form.encode(portion)
+            growing.write(piece)
+            after, written = portion[-1].row.item_id, written + len(portion)
+            uncounted += len(piece)
+            if uncounted >= CHECKPOINT_BYTES:
+                growing.checkpoint(after, written)
+                uncounted = 0
+            progress(written)
+    finally:
+        growing.checkpoint(after, written)

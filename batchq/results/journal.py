@@ -1,0 +1,104 @@
+"""A file that grows over several attempts: what was flushed of it is never written twice.
+
+    .<name>.part      the bytes so far
+    .<name>.journal   how many of them count, and what they were made from
+
+The journal is replaced only after the bytes it speaks of are on the disk. An attempt that
+finds a journal of the same making cuts the part to what counts and goes on behind it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from batchq.errors import UsageError
+
+__all__ = ["Growing"]
+
+SCHEMA = 1
+
+
+class Growing:
+    """The part file, held against a second export; use it as a context.
+
+    `after` and `written` are those of the last `checkpoint`, or 0. Leaving the context
+    keeps what was counted.
+    """
+
+    def __init__(self, workspace: Path) -> None:
+        self.part = workspace.with_name(f"{workspace.name}.part")
+        self._journal = workspace.with_name(f"{workspace.name}.journal")
+        self._making: Mapping[str, Any] = {}
+        self.after = 0
+        self.written = 0
+        self._size = 0
+        self._file = self.part.open("ab")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise UsageError(
+                f"another export is at work on {self.part}",
+                hint="let it end, or choose another name",
+            ) from None
+
+    def __enter__(self) -> Growing:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.written == 0:
+            self.discard()
+        self._file.close()
+
+    def resume(self, making: Mapping[str, Any]) -> None:
+        """Go on where an attempt of the same making stopped, or begin anew.
+
+        `making` is JSON that says all that shapes the bytes.
+        """
+        self._making = making
+        self.after = self.written = self._size = 0
+        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            found = json.loads(self._journal.read_bytes())
+            size = os.fstat(self._file.fileno()).st_size
+            if found["making"] == making and found["bytes"] <= size:
+                self.after, self.written = int(found["after"]), int(found["written"])
+                self._size = int(found["bytes"])
+        self._file.truncate(self._size)
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        # Not the file's size: a write that failed may have left half of its bytes.
+        self._size += len(data)
+
+    def checkpoint(self, after: int, written: int) -> None:
+        """Flush what was written, and count it: `written` results up to item id `after`."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.after, self.written = after, written
+        counted = {
+            "schema": SCHEMA,
+            "making": self._making,
+            "bytes": self._size,
+            "after": after,
+            "written": written,
+        }
+        temporary = self._journal.with_name(f"{self._journal.name}.new")
+        temporary.write_text(json.dumps(counted))
+        os.replace(temporary, self._journal)
+
+    def discard(self) -> None:
+        """The export is over: leave nothing behind."""
+        self._journal.unlink(missing_ok=True)
+        self.part.unlink(missing_ok=True)

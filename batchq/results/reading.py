@@ -1,0 +1,158 @@
+"""All committed results of a run, in the order of their items, at the speed of the store.
+
+The ledger's pages are read ahead, and so are the objects, several at a time. Frames that
+lie beside each other in a shard are read in one request. What is in memory is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from batchq.ledger.base import CommittedResult, Ledger, Run
+from batchq.result import Line
+from batchq.results.checked import Checked, judge, read_checked
+from batchq.store.base import Store, StoreError
+from batchq.store.committed import DamagedResult
+
+__all__ = ["committed_portions", "documents"]
+
+PAGE = 1024
+"""Results asked of the ledger at once."""
+
+PORTION_BYTES = 8 * 1024 * 1024
+"""Stored bytes handed on at once, unless one result has more."""
+
+AHEAD = 3
+"""Portions being read while one is in use."""
+
+READERS = 8
+"""Requests at once: a remote store answers each in tens of milliseconds."""
+
+GAP = 64 * 1024
+"""Bytes of others between two frames that are cheaper read than left out."""
+
+
+def documents(
+    ledger: Ledger, run: Run, store: Store, *, current_only: bool = False
+) -> Iterator[dict[str, Any]]:
+    """The envelope of each committed result, with where it is "stored".
+
+    Raises BatchqError naming the first document whose object is missing or altered.
+    """
+    with closing(committed_portions(ledger, run, store, current_only=current_only)) as portions:
+        for portion in portions:
+            for checked in portion:
+                yield checked.document()
+
+
+def committed_portions(
+    ledger: Ledger, run: Run, store: Store, *, after: int = 0, current_only: bool = False
+) -> Generator[list[Checked]]:
+    """Every committed result with an item id above `after`, each once, by id.
+
+    `current_only` leaves out versions of documents that were replaced. Raises as
+    `documents`.
+    """
+    pool = ThreadPoolExecutor(READERS, thread_name_prefix="results")
+    reading: deque[_Portion] = deque()
+    try:
+        for rows in _portions(_pages(ledger, run, after, current_only, pool)):
+            reading.append(_Portion(rows, _start(pool, run, store, rows)))
+            if len(reading) > AHEAD:
+                yield reading.popleft().wait(run, store)
+        while reading:
+            yield reading.popleft().wait(run, store)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _pages(
+    ledger: Ledger, run: Run, after: int, current_only: bool, pool: ThreadPoolExecutor
+) -> Iterator[list[CommittedResult]]:
+    """The next page is asked for while one is in use."""
+
+    def ask(after: int) -> Future[list[CommittedResult]]:
+        return pool.submit(ledger.results, run, after, PAGE, current_only=current_only)
+
+    page = ask(after).result()
+    while page:
+        following = ask(page[-1].item_id)
+        yield page
+        page = following.result()
+
+
+def _portions(pages: Iterator[list[CommittedResult]]) -> Iterator[list[CommittedResult]]:
+    """The same rows in pieces of a bounded number of bytes."""
+    for page in pages:
+        portion: list[CommittedResult] = []
+        size = 0
+        for row in page:
+            if portion and size + row.stored.length > PORTION_BYTES:
+                yield portion
+                portion, size = [], 0
+            portion.append(row)
+            size += row.stored.length
+        yield portion
+
+
+@dataclass(frozen=True, slots=True)
+class _Portion:
+    rows: Sequence[CommittedResult]
+    requests: Sequence[Future[dict[int, Line]]]
+
+    def wait(self, run: Run, store: Store) -> list[Checked]:
+        """By id. What could not be read with its neighbours is read by itself, in order."""
+        lines: dict[int, Line] = {}
+        for request in self.requests:
+            lines |= request.result()
+        return [
+            Checked(row, lines.get(row.item_id) or read_checked(run, store, row))
+            for row in self.rows
+        ]
+
+
+def _start(
+    pool: ThreadPoolExecutor, run: Run, store: Store, rows: Sequence[CommittedResult]
+) -> list[Future[dict[int, Line]]]:
+    together = [[row] for row in rows] if run.layout == "item" else _ranges(rows)
+    return [pool.submit(_read_together, run, store, each) for each in together]
+
+
+def _ranges(rows: Sequence[CommittedResult]) -> Iterator[list[CommittedResult]]:
+    """Rows whose frames lie close together in one object, in the order of their places."""
+    by_key: dict[str, list[CommittedResult]] = defaultdict(list)
+    for row in rows:
+        by_key[row.stored.key].append(row)
+    for frames in by_key.values():
+        frames.sort(key=lambda row: row.stored.offset)
+        near = frames[:1]
+        for row in frames[1:]:
+            last = near[-1].stored
+            if row.stored.offset - (last.offset + last.length) > GAP:
+                yield near
+                near = []
+            near.append(row)
+        yield near
+
+
+def _read_together(run: Run, store: Store, rows: Sequence[CommittedResult]) -> dict[int, Line]:
+    """What one request brings, without those that it brings damaged."""
+    first, last = rows[0].stored, rows[-1].stored
+    start, length = first.offset, last.offset + last.length - first.offset
+    lines = {}
+    try:
+        # An object of layout `item` must hold nothing else, so all of it is read.
+        data = store.read(first.key, start, None if run.layout == "item" else length)
+    except StoreError:
+        return {}
+    for row in rows:
+        begin = row.stored.offset - start
+        end = None if run.layout == "item" else begin + row.stored.length
+        with suppress(DamagedResult):
+            lines[row.item_id] = judge(run, row, data[begin:end])
+    return lines
