@@ -177,6 +177,13 @@ class Pace:
         """The most results that are flushed together."""
         return self._flush_items or MAX_FLUSH_ITEMS
 
+    def gather_interval(self) -> float:
+        """Seconds that a result waits for others to make one object with.
+
+        Young's interval for a put is longer, but what waits is also held.
+        """
+        return min(MAX_FLUSH_SECONDS, self._window_s / 2)
+
     def flush_interval(self) -> float:
         """Seconds after which a waiting result is committed, however few there are.
 

@@ -2,8 +2,8 @@
 
 A few threads. Each result is made into the bytes that are stored, in the layout's form,
 and gathered: layout `item` puts it at once, layout `shard` waits for company, until there
-is enough of it, or for GATHER_S, or until nothing else is on its way. What is put was read
-back when the layout returns; then it is for `settle` to commit.
+is enough of it, or for a few seconds, or until nothing else is on its way. What is put was
+read back when the layout returns; then it is for `settle` to commit.
 """
 
 from __future__ import annotations
@@ -26,15 +26,11 @@ from batchq.worker.holdings import Holdings, Work
 from batchq.worker.parts import Parts
 from batchq.worker.settle import Settler
 
-__all__ = ["GATHER_S", "Gather", "Putter", "give_up_key"]
+__all__ = ["Gather", "Putter", "give_up_key"]
 
 log = logging.getLogger("batchq.worker")
 
 TICK_S = 0.1
-
-GATHER_S = 5.0
-"""How long a result waits for others. Young's interval is longer for any store, but what
-waits is also held, and no more than HOLD_SECONDS of work is."""
 
 GATHER_BYTES = 8 * 1024 * 1024
 """Enough for a put to be worth its request; several of them are in memory at once."""
@@ -124,7 +120,7 @@ class Putter:
             parts.clock,
             items=parts.pace.flush_limit() if parts.layout.gathers else 1,
             size=GATHER_BYTES,
-            seconds=GATHER_S,
+            seconds=parts.pace.gather_interval(),
         )
         self.provenance: Mapping[str, Any] = parts.provenance
 

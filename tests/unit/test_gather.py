@@ -7,6 +7,7 @@ from batchq.item import Item
 from batchq.result import Envelope
 from batchq.store.layout import Made
 from batchq.worker.holdings import Work
+from batchq.worker.pace import Pace
 from batchq.worker.put import Gather, Waiting
 
 
@@ -66,6 +67,12 @@ def test_a_drain_takes_what_is_there_in_pieces_of_a_familiar_size() -> None:
     assert numbers(gather.take(now=True, most=5)) == [2]
     assert numbers(gather.take(now=True)) == [3, 4]
     assert gather.take(now=True) == []
+
+
+def test_what_is_gathered_fits_half_of_a_short_window() -> None:
+    """Where a notice comes five seconds ahead, nothing waits for five."""
+    assert Pace().gather_interval() == 5
+    assert Pace(window_s=4).gather_interval() == 2
 
 
 def test_of_layout_item_each_is_due_at_once() -> None:
