@@ -83,5 +83,6 @@ def judge(run: Run, row: CommittedResult, data: bytes) -> Line:
 def _damaged(row: CommittedResult, damage: DamagedResult) -> BatchqError:
     return BatchqError(
         f"the result of {row.source_id!r} {damage.what}: {damage.key}",
-        hint="the store changed behind the ledger; restore the object from a copy of the store",
+        hint="the store changed behind the ledger: restore the object from a copy of it, or let "
+        "`batchq verify --repair` send the document back to the workers",
     )
