@@ -1,18 +1,22 @@
-"""What interruptions cost: notices on and off, and how often results are committed.
+"""What interruptions cost: notices on and off, and how often results are flushed.
 
-    python -m benchmarks.interruptions [--documents 1500] [--repeat 2] [--json]
+    python -m benchmarks.interruptions [--layout item|shard] [--repeat 1] [--rows FILE] [--json]
+                                       [--variants notices,auto,1,100,1000]
 
-The same run under the same schedule of interruptions, one worker after another on SQLite:
-each lives for a few seconds from its first claim, then it is told to stop (SIGTERM) or
-killed (SIGKILL), and the next starts at once. The processor sleeps 8 ms a document.
+The same run under the same schedule of interruptions, on SQLite and a local store: workers,
+one after another, live for 8, 12 and 10 s from their first claim and are then told to stop
+(SIGTERM) or killed (SIGKILL); the next starts at once, and the fourth may finish. The
+processor sleeps 5 ms a document, so that a busy machine changes little.
 
-    notices      the interruption is announced, flush interval measured (batchq's own)
-    no notices   killed without a word, flush interval measured
-    flush 1      killed, every result committed by itself
-    flush 1000   killed, a thousand results a commit
+    notices      the interruption is announced; flush interval measured (batchq's own)
+    auto         killed without a word; flush interval measured
+    1, 100, …    killed; so many results a flush
 
-`recomputed`: inferences beyond one a document. `adopted`: results found in the store, whose
-commit was lost but not their inference. `overhead`: seconds beyond the bare inference.
+The variants take turns, `--repeat` times, and medians are told. With `--rows` each run's row
+is kept in a file and the report is about all of them, so that a comparison can be made in
+turns. `recomputed`: inferences beyond one a document, and what they took. `adopted`: results
+found in the store, whose commit was lost but not their inference. `overhead`: seconds beyond
+the bare inference, with the starts of four workers and the wait for lost leases.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import argparse
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -54,15 +59,13 @@ class Paced:
         return [Output(one.payload.upper(), 4, 4) for one in batch]
 """
 
-SECONDS = 0.008
-LIVES_S = (4.0, 2.5, 5.0, 3.0, 4.5, 3.5)
+SECONDS = 0.005
+LIVES_S = (8.0, 12.0, 10.0)
+DOCUMENTS = 6_500
+VARIANTS = "notices,auto,1,100,1000"
+OWN = ("notices", "auto")
 
-VARIANTS: dict[str, tuple[signal.Signals, str]] = {
-    "notices": (signal.SIGTERM, "auto"),
-    "no notices": (signal.SIGKILL, "auto"),
-    "flush 1": (signal.SIGKILL, "1"),
-    "flush 1000": (signal.SIGKILL, "1000"),
-}
+Row = dict[str, Any]
 
 
 def batchq(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
@@ -85,8 +88,8 @@ def answer(folder: Path, *arguments: str) -> dict[str, Any]:
     return parsed
 
 
-def live(folder: Path, seconds: float, end: signal.Signals, flush: str) -> bool:
-    """One worker's life; whether it finished the run."""
+def live(folder: Path, seconds: float | None, end: signal.Signals, flush: str) -> bool:
+    """One worker's life, up to `seconds` from its first claim; whether it was cut short."""
     worker = batchq(folder, "worker", "--lease-ttl", "2s", BATCHQ_FLUSH_ITEMS=flush)
     assert worker.stdout is not None
     for line in worker.stdout:
@@ -94,64 +97,92 @@ def live(folder: Path, seconds: float, end: signal.Signals, flush: str) -> bool:
             break
     try:
         worker.communicate(timeout=seconds)
-        return worker.returncode == 0
     except subprocess.TimeoutExpired:
         worker.send_signal(end)
         worker.communicate()
-        return worker.returncode == 0
+        return True
+    if worker.returncode != 0:
+        raise SystemExit(f"a worker ended with {worker.returncode}")
+    return False
 
 
-def run(documents: int, end: signal.Signals, flush: str) -> dict[str, float]:
+def run(variant: str, layout: str) -> Row:
+    end = signal.SIGTERM if variant == "notices" else signal.SIGKILL
+    flush = "auto" if variant in OWN else variant
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "paced.py").write_text(PROCESSOR.replace("SECONDS", str(SECONDS)))
         (folder / "docs").mkdir()
-        for number in range(documents):
+        for number in range(DOCUMENTS):
             (folder / "docs" / f"{number}.txt").write_text(f"document {number} of many")
-        answer(folder, "enqueue", "docs", "--processor", "paced:Paced")
+        answer(folder, "enqueue", "docs", "--processor", "paced:Paced", "--layout", layout)
         began = time.perf_counter()
-        lives = 0
-        while not live(folder, LIVES_S[lives % len(LIVES_S)], end, flush):
-            lives += 1
+        cut_short = [live(folder, seconds, end, flush) for seconds in (*LIVES_S, None)]
         seconds = time.perf_counter() - began
         status = answer(folder, "status")
-        inferred = len((folder / "inferred.txt").read_text())
-        return {
-            "seconds": seconds,
-            "overhead": seconds - documents * SECONDS,
-            "interruptions": lives,
-            "recomputed": inferred - documents,
-            "adopted": status["duplicates"]["adopted"],
-            "interrupted": status["rework"]["interrupted"],
-            "lost": status["rework"]["lost_leases"],
+        recomputed = len((folder / "inferred.txt").read_text()) - DOCUMENTS
+    return {
+        "variant": variant,
+        "layout": layout,
+        "seconds": seconds,
+        "overhead": seconds - DOCUMENTS * SECONDS,
+        "interruptions": sum(cut_short),
+        "recomputed": recomputed,
+        "recomputed_s": recomputed * SECONDS,
+        "adopted": status["duplicates"]["adopted"],
+        "given_back": status["rework"]["interrupted"],
+        "lost": status["rework"]["lost_leases"],
+    }
+
+
+def report(rows: list[Row]) -> dict[str, Any]:
+    """Medians by layout and variant, and batchq's own choice over the best of the killed."""
+    layouts: dict[str, Any] = {}
+    for layout in sorted({row["layout"] for row in rows}):
+        of_layout = [row for row in rows if row["layout"] == layout]
+        variants: dict[str, Any] = {}
+        for variant in dict.fromkeys(row["variant"] for row in of_layout):
+            same = [row for row in of_layout if row["variant"] == variant]
+            medians = {
+                key: round(statistics.median(row[key] for row in same), 2)
+                for key in same[0]
+                if key not in ("variant", "layout")
+            }
+            variants[variant] = {"runs": len(same), **medians}
+        killed = [v["seconds"] for name, v in variants.items() if name != "notices"]
+        own = variants.get("auto")
+        layouts[layout] = {
+            "variants": variants,
+            "own_choice_to_best": own and round(own["seconds"] / min(killed), 3),
         }
+    return {"schema": 1, "documents": DOCUMENTS, "layouts": layouts}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--documents", type=int, default=1_500)
-    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--layout", choices=("item", "shard"), default="item")
+    parser.add_argument("--variants", default=VARIANTS)
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--rows", type=Path)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    best: dict[str, dict[str, float]] = {}
+    rows: list[Row] = []
+    if options.rows is not None and options.rows.exists():
+        rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
     for _ in range(options.repeat):
-        for name, (end, flush) in VARIANTS.items():
-            row = run(options.documents, end, flush)
-            if name not in best or row["seconds"] < best[name]["seconds"]:
-                best[name] = row
-    killed = min(best[name]["seconds"] for name in VARIANTS if name != "notices")
-    report = {
-        "schema": 1,
-        "documents": options.documents,
-        "variants": {n: {k: round(v, 2) for k, v in row.items()} for n, row in best.items()},
-        "own_choice_to_best": round(best["no notices"]["seconds"] / killed, 3),
-    }
+        for variant in options.variants.split(","):
+            rows.append(run(variant, options.layout))
+            if options.rows is not None:
+                with options.rows.open("a") as file:
+                    file.write(json.dumps(rows[-1]) + "\n")
+    told = report(rows)
     if options.json:
-        print(json.dumps(report))
+        print(json.dumps(told))
         return
-    for name, row in best.items():
-        print(f"{name:12}", "  ".join(f"{key} {value:.4g}" for key, value in row.items()))
-    print(f"own choice / best fixed  {report['own_choice_to_best']}")
+    for layout, of_layout in told["layouts"].items():
+        for variant, row in of_layout["variants"].items():
+            print(f"{layout} {variant:8}", "  ".join(f"{k} {v:.4g}" for k, v in row.items()))
+        print(f"{layout} own choice / best  {of_layout['own_choice_to_best']}")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,9 @@ SURELY_SMALL = 1024 * 1024
 
 MAX_FLUSH_ITEMS = 1_000
 CHEAP_SHARE = 0.01
+FIRST_COST_S = 0.01
+"""Of a put, until one was measured."""
+
 MAX_FLUSH_SECONDS = 5.0
 
 
@@ -177,24 +180,31 @@ class Pace:
         """The most results that are flushed together."""
         return self._flush_items or MAX_FLUSH_ITEMS
 
-    def gather_interval(self) -> float:
-        """Seconds that a result waits for others to make one object with.
-
-        Young's interval for a put is longer, but what waits is also held.
-        """
-        return min(MAX_FLUSH_SECONDS, self._window_s / 2)
-
     def flush_interval(self) -> float:
         """Seconds after which a waiting result is committed, however few there are.
 
         Young's interval, but no longer than what keeps commits to a hundredth of the time:
         a cheap one behind the device costs nothing, and the estimate of the time to an
-        interruption may be far off. And no longer than half the notice window.
+        interruption may be far off. And no longer than half the notice window. Without bound
+        where `flush_items` is fixed: then nothing but their number counts.
         """
         with self._lock:
             cost = self._flush_seconds.value
-        if cost is None:
-            return 0.0
+        return 0.0 if cost is None else self._interval(cost)
+
+    def gather_interval(self) -> float:
+        """Seconds after which results that share an object are put, however few there are.
+
+        As `flush_interval`, for the cost of a put and the commit that follows it: until they
+        are in the store, a loss of the worker means that they are computed again.
+        """
+        with self._lock:
+            put, flush = self._put_seconds.value, self._flush_seconds.value
+        return self._interval(FIRST_COST_S if put is None else put + (flush or 0.0))
+
+    def _interval(self, cost: float) -> float:
+        if self._flush_items is not None:
+            return math.inf
         young = young_interval(cost, self._expected_uptime_s)
         return min(MAX_FLUSH_SECONDS, self._window_s / 2, young, cost / CHEAP_SHARE)
 

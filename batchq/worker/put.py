@@ -2,8 +2,8 @@
 
 A few threads. Each result is made into the bytes that are stored, in the layout's form,
 and gathered: layout `item` puts it at once, layout `shard` waits for company, until there
-is enough of it, or for a few seconds, or until nothing else is on its way. What is put was
-read back when the layout returns; then it is for `settle` to commit.
+is enough of it, or for `Pace.gather_interval`, or until nothing else is on its way. What is
+put was read back when the layout returns; then it is for `settle` to commit.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ class Gather:
     """Results that wait for each other. Thread-safe.
 
     A portion is due once it has `items` results or `size` bytes, or its oldest has waited
-    for `seconds`.
+    for `seconds`, which is asked each time.
     """
 
-    def __init__(self, clock: Clock, *, items: int, size: int, seconds: float) -> None:
+    def __init__(
+        self, clock: Clock, *, items: int, size: int, seconds: Callable[[], float]
+    ) -> None:
         self._clock = clock
         self._items = items
         self._size = size
@@ -89,7 +91,7 @@ class Gather:
         return (
             len(self._waiting) >= self._items
             or self._bytes >= self._size
-            or self._clock.monotonic() - self._waiting[0][0] >= self._seconds
+            or self._clock.monotonic() - self._waiting[0][0] >= self._seconds()
         )
 
 
@@ -120,7 +122,7 @@ class Putter:
             parts.clock,
             items=parts.pace.flush_limit() if parts.layout.gathers else 1,
             size=GATHER_BYTES,
-            seconds=parts.pace.gather_interval(),
+            seconds=parts.pace.gather_interval,
         )
         self.provenance: Mapping[str, Any] = parts.provenance
 

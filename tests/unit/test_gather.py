@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from batchq.clock import ManualClock
 from batchq.item import Item
 from batchq.result import Envelope
 from batchq.store.layout import Made
 from batchq.worker.holdings import Work
-from batchq.worker.pace import Pace
+from batchq.worker.pace import Pace, young_interval
 from batchq.worker.put import Gather, Waiting
 
 
@@ -29,7 +31,7 @@ def filled(gather: Gather, count: int, size: int = 10) -> Gather:
 
 def test_a_portion_is_due_when_there_are_enough_and_not_before() -> None:
     """Three make one; what is left over waits on."""
-    gather = filled(Gather(ManualClock(), items=3, size=1000, seconds=5), 2)
+    gather = filled(Gather(ManualClock(), items=3, size=1000, seconds=lambda: 5), 2)
     assert gather.take() == []
     gather.add(waiting(2))
     gather.add(waiting(3))
@@ -39,7 +41,7 @@ def test_a_portion_is_due_when_there_are_enough_and_not_before() -> None:
 
 def test_a_portion_is_due_when_its_bytes_fill_an_object() -> None:
     """Memory is bounded by bytes, whatever the number; one large result goes alone."""
-    gather = filled(Gather(ManualClock(), items=100, size=100, seconds=5), 3, size=40)
+    gather = filled(Gather(ManualClock(), items=100, size=100, seconds=lambda: 5), 3, size=40)
     assert numbers(gather.take()) == [0, 1]
     assert gather.take() == []
     gather.add(waiting(9, size=500))
@@ -50,7 +52,7 @@ def test_a_portion_is_due_when_its_bytes_fill_an_object() -> None:
 def test_nothing_waits_for_ever() -> None:
     """The oldest decides, not the youngest."""
     clock = ManualClock()
-    gather = filled(Gather(clock, items=100, size=1000, seconds=5), 1)
+    gather = filled(Gather(clock, items=100, size=1000, seconds=lambda: 5), 1)
     clock.advance(4.9)
     gather.add(waiting(1))
     assert gather.take() == []
@@ -62,7 +64,7 @@ def test_nothing_waits_for_ever() -> None:
 
 def test_a_drain_takes_what_is_there_in_pieces_of_a_familiar_size() -> None:
     """Whatever is there, at once, but no object larger than is known to be quick."""
-    gather = filled(Gather(ManualClock(), items=100, size=1000, seconds=5), 5)
+    gather = filled(Gather(ManualClock(), items=100, size=1000, seconds=lambda: 5), 5)
     assert numbers(gather.take(now=True, most=25)) == [0, 1]
     assert numbers(gather.take(now=True, most=5)) == [2]
     assert numbers(gather.take(now=True)) == [3, 4]
@@ -71,11 +73,26 @@ def test_a_drain_takes_what_is_there_in_pieces_of_a_familiar_size() -> None:
 
 def test_what_is_gathered_fits_half_of_a_short_window() -> None:
     """Where a notice comes five seconds ahead, nothing waits for five."""
-    assert Pace().gather_interval() == 5
-    assert Pace(window_s=4).gather_interval() == 2
+    for window, longest in ((20, 5), (4, 2)):
+        pace = Pace(window_s=window)
+        pace.put_done(size=1_000, seconds=30.0)
+        assert pace.gather_interval() == longest
+
+
+def test_what_is_gathered_is_no_more_than_a_loss_may_cost() -> None:
+    """Frequent interruptions, or cheap puts, make shards small; a fixed number decides alone."""
+    cheap = Pace()
+    cheap.put_done(size=1_000, seconds=0.01)
+    assert cheap.gather_interval() == 1.0
+    cheap.flush_done(1, 0.01)
+    assert cheap.gather_interval() == 2.0
+    often = Pace(expected_uptime_s=60.0)
+    often.put_done(size=1_000, seconds=0.03)
+    assert often.gather_interval() == young_interval(0.03, 60.0)
+    assert Pace(flush_items=100).gather_interval() == math.inf
 
 
 def test_of_layout_item_each_is_due_at_once() -> None:
     """One result is a portion, with or without haste."""
-    gather = filled(Gather(ManualClock(), items=1, size=1000, seconds=5), 2)
+    gather = filled(Gather(ManualClock(), items=1, size=1000, seconds=lambda: 5), 2)
     assert [numbers(gather.take()) for _ in range(3)] == [[0], [1], []]

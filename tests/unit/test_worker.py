@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,16 +14,22 @@ from batchq.clock import SystemClock
 from batchq.errors import BatchqError, DeviceLost, ExitCode
 from batchq.item import item_key
 from batchq.lease import Lease
-from batchq.ledger.base import Role, WorkerState
+from batchq.ledger.base import Counts, Role, Run, WorkerState
 from batchq.ledger.memory import MemoryLedger
 from batchq.result import Envelope, result_key, sha256_hex
 from batchq.store.memory import MemoryStore
-from batchq.worker.heartbeat import Registration
+from batchq.worker.heartbeat import Heartbeat, Registration
 from tests.unit.worker_kit import FAST, POLICY, Kit, LossyLedger
 
 
 def numbered(count: int) -> dict[str, str]:
     return {f"doc-{n:04}": f"text number {n}" for n in range(count)}
+
+
+def wait_for_more_in_hand(kit: Kit) -> None:
+    """Until something was claimed that has not come to the device."""
+    while kit.tallies.attempts <= sum(len(batch) for batch in kit.processor.batches):
+        kit.clock.wait(threading.Event(), 0.01)
 
 
 def test_every_document_ends_with_its_own_result() -> None:
@@ -132,9 +139,7 @@ def test_a_notice_releases_what_has_not_begun_and_commits_what_has() -> None:
 
     def press_once(texts: Sequence[str]) -> None:
         if len(kit.processor.batches) == 3:
-            # Something is in hand that was not begun.
-            while kit.tallies.leased <= len(texts):
-                kit.clock.wait(threading.Event(), 0.01)
+            wait_for_more_in_hand(kit)
             kit.notices.press()
 
     kit.processor.before_batch = press_once
@@ -258,7 +263,8 @@ def test_a_hung_device_stops_the_beats_and_ends_the_process() -> None:
     never = threading.Event()
 
     def hang(texts: object) -> None:
-        never.wait(30)
+        never.wait(3)
+        never.set()
 
     kit.processor.before_batch = hang
     with pytest.raises(DeviceLost, match="no progress"):
@@ -412,3 +418,109 @@ def test_a_name_that_was_renewed_already_cancels_nothing() -> None:
     assert not registration.renew(lost, lambda: cancelled.append("second"))
     assert cancelled == ["first"]
     assert registration.name != lost
+
+
+def test_a_notice_between_two_calls_lets_no_claim_through() -> None:
+    """The last moment before a claim is after the counts were read: it is looked at again."""
+    kit = Kit.of(numbered(300))
+    counts, claims = kit.ledger.counts, []
+    asked: list[bool] = []
+
+    def notice_meanwhile(run: Run) -> Counts:
+        answer = counts(run)
+        asked.append(threading.current_thread().name == "claim")
+        if asked.count(True) == 1:
+            kit.notices.press()
+        return answer
+
+    kit.ledger.counts = notice_meanwhile  # type: ignore[method-assign]
+    claim = kit.ledger.claim
+
+    def record(*arguments: Any, **options: Any) -> Lease | None:
+        claims.append(arguments)
+        return claim(*arguments, **options)
+
+    kit.ledger.claim = record  # type: ignore[method-assign]
+    assert kit.work() == ExitCode.STOPPED
+    assert claims == []
+
+
+def test_what_a_claim_in_flight_brings_goes_back_and_is_not_begun() -> None:
+    """The notice came while the ledger was answering."""
+    kit = Kit.of(numbered(300))
+    claim = kit.ledger.claim
+
+    def interrupted(*arguments: Any, **options: Any) -> Lease | None:
+        lease = claim(*arguments, **options)
+        kit.notices.press()
+        return lease
+
+    kit.ledger.claim = interrupted  # type: ignore[method-assign]
+    assert kit.work() == ExitCode.STOPPED
+    assert kit.processor.batches == []
+    assert kit.tallies.ready == 300
+    assert kit.tallies.interrupted > 0
+
+
+def test_a_reaped_worker_drops_what_it_has_not_begun() -> None:
+    """Others hold that now; only what was on the device is computed twice."""
+    kit = Kit.of(numbered(120))
+    texts_of_first: list[str] = []
+
+    def be_reaped(texts: Sequence[str]) -> None:
+        if texts_of_first:
+            return
+        texts_of_first.extend(texts)
+        wait_for_more_in_hand(kit)
+        [worker] = [w for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER]
+        kit.ledger.stop(worker.name, "as a reaper would")
+        # Until the next beat has told it.
+        while sum(w.role is Role.WORKER for w in kit.ledger.workers(kit.run)) == 1:
+            kit.clock.wait(threading.Event(), 0.01)
+
+    kit.processor.before_batch = be_reaped
+    assert kit.work() == ExitCode.OK
+    computed = [text for batch in kit.processor.batches for text in batch]
+    twice = {text for text in computed if computed.count(text) > 1}
+    assert twice == set(texts_of_first)
+
+
+def test_a_result_that_does_not_fit_the_deadline_is_given_back() -> None:
+    """Large beyond all that was stored so far: a drain is no time to find out how long it takes."""
+    kit = Kit.of({"large": "word " * 500_000})
+    kit.processor.before_batch = lambda texts: kit.notices.press()
+    assert kit.work() == ExitCode.STOPPED
+    assert (kit.tallies.ready, kit.tallies.completed) == (1, 0)
+    assert not list(kit.store.list(f"{kit.run.prefix}/"))
+
+
+def test_a_worker_that_leaves_registers_no_more() -> None:
+    """A beat that is answered after the last call finds the worker stopped, as it should be."""
+    kit = Kit.of({})
+    registration = Registration(kit.ledger, kit.run, "host", 60, {})
+    registration.register()
+    reaped: list[str] = []
+    heartbeat = Heartbeat(
+        kit.ledger,
+        registration,
+        kit.clock,
+        stall_timeout=30,
+        last_progress=lambda: None,
+        on_reaped=reaped.append,
+        on_fatal=lambda error: pytest.fail(str(error)),
+    )
+    beat, asked, answer = kit.ledger.beat, threading.Event(), threading.Event()
+
+    def late(worker: str, ttl: float) -> bool:
+        asked.set()
+        answer.wait(10)
+        return beat(worker, ttl)
+
+    kit.ledger.beat = late  # type: ignore[method-assign]
+    heartbeat.start()
+    assert asked.wait(10)
+    heartbeat.stop(0.0)
+    kit.ledger.stop(registration.name, "run finished")
+    answer.set()
+    heartbeat.stop(10.0)
+    assert reaped == []

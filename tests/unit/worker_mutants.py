@@ -1,0 +1,139 @@
+"""A worker with one guard taken out, and the test that must notice.
+
+A mutant is the guard's own function with a piece of its source replaced. One whose piece is
+no longer there is an error, so that no mutant outlives what it mutates.
+"""
+
+from __future__ import annotations
+import __future__
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from batchq.store import verified
+from batchq.worker.claim import Claimer
+from batchq.worker.heartbeat import Heartbeat, Registration
+from batchq.worker.holdings import Holdings
+from batchq.worker.pipeline import Pipeline
+from batchq.worker.put import Putter
+from tests.faults.faulty_store import PutFault
+from tests.unit import test_verified as stores
+from tests.unit import test_worker as workers
+
+__all__ = ["MUTANTS", "Mutant"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """`old` in the source of `owner.name`, and what stands there without the guard."""
+
+    owner: type | ModuleType
+    name: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What is missing, where (a guard may stand in two places), and who notices."""
+
+    name: str
+    cuts: tuple[Cut, ...]
+    caught_by: Callable[[], object]
+
+    @contextmanager
+    def at_large(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            for cut in self.cuts:
+                patch.setattr(cut.owner, cut.name, _rewritten(cut))
+            yield
+
+
+def _rewritten(cut: Cut) -> Any:
+    function = getattr(cut.owner, cut.name)
+    source = textwrap.dedent(inspect.getsource(function))
+    if source.count(cut.old) != 1:
+        raise LookupError(f"{function.__qualname__} says {cut.old!r} {source.count(cut.old)} times")
+    code = compile(
+        source.replace(cut.old, cut.new),
+        inspect.getfile(function),
+        "exec",
+        flags=__future__.annotations.compiler_flag,
+        dont_inherit=True,
+    )
+    made: dict[str, Any] = {}
+    exec(code, function.__globals__, made)
+    return made[cut.name]
+
+
+MUTANTS = [
+    Mutant(
+        "a claim is sent after the notice",
+        (Cut(Claimer, "_closed", " or self._parts.drain.started", ""),),
+        workers.test_a_notice_between_two_calls_lets_no_claim_through,
+    ),
+    Mutant(
+        "what a claim in flight brings is worked on",
+        (
+            Cut(Pipeline, "_hand_out", "if self._parts.drain.started:", "if False:"),
+            Cut(Pipeline, "_closing_early", "self._parts.drain.started or ", ""),
+        ),
+        workers.test_what_a_claim_in_flight_brings_goes_back_and_is_not_begun,
+    ),
+    Mutant(
+        "what was lost is kept",
+        (Cut(Registration, "renew", "cancel()", "pass"),),
+        workers.test_a_reaped_worker_drops_what_it_has_not_begun,
+    ),
+    Mutant(
+        "work that is no longer held is begun",
+        (Cut(Holdings, "holds", "self._works.get(work.held) is work", "True"),),
+        workers.test_a_reaped_worker_drops_what_it_has_not_begun,
+    ),
+    Mutant(
+        "one reaping is answered twice",
+        (Cut(Registration, "renew", "if self.name != lost_name:", "if False:"),),
+        workers.test_a_name_that_was_renewed_already_cancels_nothing,
+    ),
+    Mutant(
+        "a worker that has left comes back",
+        (Cut(Heartbeat, "_beat", " and not self._stop.is_set()", ""),),
+        workers.test_a_worker_that_leaves_registers_no_more,
+    ),
+    Mutant(
+        "a hung device is beaten for",
+        (Cut(Heartbeat, "_beat", "self._refuse_stall()", "pass"),),
+        workers.test_a_hung_device_stops_the_beats_and_ends_the_process,
+    ),
+    Mutant(
+        "suspects are handed out in company",
+        (Cut(Claimer, "_claim", "alone=len(self._holdings) == 0", "alone=True"),),
+        workers.test_a_worker_that_holds_something_never_claims_as_if_alone,
+    ),
+    Mutant(
+        "what does not fit the deadline is begun",
+        (Cut(Putter, "_put", "parts.drain.started and not", "False and not"),),
+        workers.test_a_result_that_does_not_fit_the_deadline_is_given_back,
+    ),
+    Mutant(
+        "a put is believed",
+        (Cut(verified, "_put_and_read_back", "if _reads_back(store, ours):", "if True:"),),
+        partial(
+            stores.test_a_store_that_spoils_an_object_does_not_get_it_committed,
+            PutFault.TRUNCATED,
+        ),
+    ),
+    Mutant(
+        "whatever lies there is adopted",
+        (Cut(verified, "_adopt", "if _identity(envelope) != identity:", "if False:"),),
+        stores.test_another_items_result_ends_the_command_naming_both,
+    ),
+]
