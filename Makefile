@@ -1,5 +1,6 @@
 # make demo   the whole way: install, enqueue ./docs, run the real model, show the status
 # make test   install and run every test
+# make test-dynamodb   every ledger test on both emulators of DynamoDB, which takes longer
 # make lint   style, strict types and the import rules
 # make bench  the benchmarks; their figures are explained in docs/benchmarks.md
 # make venv   the installation alone
@@ -10,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test lint bench venv clean
+.PHONY: demo test test-dynamodb lint bench venv clean
 
 demo: venv
 	$(BIN)/batchq enqueue ./docs
@@ -20,6 +21,10 @@ demo: venv
 # Two processes share the tests; a long one that is left over is stolen by the idle process.
 test: venv
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# DynamoDB Local comes through npm and runs in Java; without them this half says so and is left out.
+test-dynamodb: venv
+	BATCHQ_DYNAMODB=full $(BIN)/pytest -n 2 --dist worksteal tests/conformance -k dynamodb
 
 lint: venv
 	$(BIN)/ruff check .

@@ -48,17 +48,22 @@ MAX_STAGED = 256 * 1024 * 1024
 
 
 def open_ledger(config: Config, clock: Clock) -> Ledger:
-    """The ledger at `config.ledger`. Raises UsageError for a kind that is not built in."""
+    """The ledger at `config.ledger`. Raises UsageError if its library is not installed."""
     from batchq.ledger.base import Policy
-    from batchq.ledger.sql import SqlLedger
 
-    if config.ledger.startswith("dynamodb:"):
-        raise UsageError(
-            f"no DynamoDB in this build: {redact(config.ledger)}",
-            hint="a ledger is sqlite:///PATH or postgresql://HOST/DATABASE",
-        )
     policy = Policy(max_failures=config.max_failures, max_losses=config.max_losses)
-    return SqlLedger(config.ledger, policy=policy, clock=clock)
+    if not config.ledger.startswith("dynamodb:"):
+        from batchq.ledger.sql import SqlLedger
+
+        return SqlLedger(config.ledger, policy=policy, clock=clock)
+    try:
+        from batchq.ledger.dynamodb import DynamoLedger
+    except ImportError:
+        raise UsageError(
+            f"a ledger in {redact(config.ledger)} needs the libraries boto3 and tenacity",
+            hint="pip install 'batchq[aws]'",
+        ) from None
+    return DynamoLedger(config.ledger, policy=policy, clock=clock)
 
 
 def creates_ledger(config: Config) -> bool:

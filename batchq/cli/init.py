@@ -27,6 +27,7 @@ def init(
     Examples:
       batchq init
       batchq init --ledger postgresql://batchq@db/batchq --results /mnt/results
+      batchq init --ledger 'dynamodb://batchq?region=eu-west-1&pitr=on&protect=on&tag.team=search'
     """
     from batchq.cli.console import print_json, say
     from batchq.cli.session import opened

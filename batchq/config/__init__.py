@@ -54,10 +54,11 @@ class Config:
     ledger: str = _setting(
         "sqlite:///batchq-data/ledger.db",
         text(
-            "sqlite:///FILE or postgresql://HOST/DATABASE, with %20 for a blank in the latter",
+            "sqlite:///FILE, postgresql://HOST/DATABASE (with %20 for a blank) or "
+            "dynamodb://TABLE?region=REGION",
             r"sqlite:///\S.*|(postgres(ql)?|dynamodb)://\S+",
         ),
-        "The ledger: sqlite:///FILE or postgresql://….",
+        "The ledger: sqlite:///FILE, postgresql://… or dynamodb://TABLE?region=….",
     )
     results: str = _setting(
         "batchq-data/results",

@@ -13,6 +13,12 @@ behaviour is the answer, and `tests/conformance/` asks every backend the same.
     any of these but completed → superseded → delayed (enqueued again)
     completed → delayed (reopen)
 
+DynamoDB differs where it must: ids follow no order of enqueue, and ready items are handed
+out by a random rank, from a random cursor; verbs that move many items are several
+transactions; `counts` is exact only while no lease is open; there is no clock that could
+expire a beat, so a worker is dead when a reaper has seen it not move for a TTL, which may
+be a fifth of a TTL later; `duplicates` has no answer.
+
 All times in the ledger are the ledger's own; workers' clocks are never compared.
 Answers list item ids ascending, each once. A name that never registered gets
 `WorkerReaped` from every verb but `beat` (False) and `stop` (nothing).
@@ -249,7 +255,10 @@ class Ledger(Protocol):
         ...
 
     def duplicates(self, run: Run) -> int | None:
-        """Items ever enqueued less their distinct source versions. Reads every item."""
+        """Items ever enqueued less their distinct source versions, or none on DynamoDB.
+
+        Reads every item.
+        """
         ...
 
     def workers(self, run: Run) -> list[WorkerStatus]:

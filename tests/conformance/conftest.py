@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -11,11 +12,54 @@ import pytest
 from batchq.clock import random_hex
 from batchq.ledger.base import Ledger
 from batchq.ledger.sql import SqlLedger
-from tests.conformance.backends import Backend, MemoryBackend, postgres_backend, sqlite_backend
+from tests.conformance.backends import (
+    Backend,
+    MemoryBackend,
+    dynamo_backend,
+    postgres_backend,
+    sqlite_backend,
+)
 from tests.conformance.world import World
+from tests.dynamodb import local_endpoint, moto_endpoint, unavailable
 from tests.postgres import create_database, drop_database, running_server
 
-BACKENDS = ("memory", "sqlite", "postgresql")
+FULL = "BATCHQ_DYNAMODB"
+"""Set to `full`, every test runs on both emulators of DynamoDB (`make test-dynamodb`)."""
+
+EVERYDAY = {
+    "dynamodb": ("claim", "commit", "mutants", "processes", "reading", "repeated", "returns"),
+    "dynamodb-local": ("commit",),
+}
+"""What else runs there: they take half a second a test, and the others a hundredth."""
+
+BACKENDS = ("memory", "sqlite", "postgresql", "dynamodb", "dynamodb-local")
+
+
+def pytest_report_header() -> str:
+    """Which emulators of DynamoDB take part, and why where one does not."""
+    reason = unavailable()
+    every = os.environ.get(FULL) == "full"
+    tests = "every ledger test" if every else f"the everyday tests ({FULL}=full for all)"
+    return f"DynamoDB: {tests} on moto and " + (
+        "DynamoDB Local" if reason is None else f"not on DynamoDB Local: {reason}"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take out what does not run every day; the summary counts it as deselected."""
+    if os.environ.get(FULL) == "full":
+        return
+    left_out = [item for item in items if not _everyday(item)]
+    items[:] = [item for item in items if _everyday(item)]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _everyday(item: pytest.Item) -> bool:
+    chosen = getattr(item, "callspec", None)
+    kind = None if chosen is None else chosen.params.get("backend", chosen.params.get("kind"))
+    if kind not in EVERYDAY:
+        return True
+    return item.path.stem.removeprefix("test_ledger_") in EVERYDAY[kind]
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +99,13 @@ def open_backend(kind: str, request: pytest.FixtureRequest) -> AbstractContextMa
     if kind == "sqlite":
         folder = request.getfixturevalue("tmp_path")
         return sqlite_backend(request.getfixturevalue("sqlite_template"), folder)
-    return postgres_backend(request.getfixturevalue("postgres_database"))
+    if kind == "postgresql":
+        return postgres_backend(request.getfixturevalue("postgres_database"))
+    if kind == "dynamodb":
+        return dynamo_backend(kind, moto_endpoint())
+    if (reason := unavailable()) is not None:
+        pytest.skip(reason)
+    return dynamo_backend(kind, local_endpoint())
 
 
 @pytest.fixture(params=BACKENDS)

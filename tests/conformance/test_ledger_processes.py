@@ -163,6 +163,7 @@ def test_a_stopped_process_is_over(world: World) -> None:
 def test_the_tallies_of_a_stopped_process_stay_in_the_run(world: World) -> None:
     """Folding moves counters; it neither loses nor doubles them."""
     world.worker("w")
+    world.clock.advance(1)
     world.enqueue_many(2)
     world.commit("w", world.hold("w", 1))
     before = world.tallies

@@ -15,7 +15,7 @@ def test_an_empty_run_counts_nothing(world: World) -> None:
     assert (counts.workers_alive, counts.enqueuers_alive) == (0, 0)
     assert (counts.oldest_lease_s, counts.next_due_s, counts.exact) == (None, None, True)
     assert counts.now == pytest.approx(world.clock.now())
-    assert world.ledger.duplicates(world.run) == 0
+    assert world.ledger.duplicates(world.run) == (0 if world.backend.counts_content else None)
 
 
 def test_counts_tell_the_age_of_the_oldest_lease(world: World) -> None:
@@ -52,11 +52,15 @@ def test_a_clock_that_went_back_makes_no_age_negative(world: World) -> None:
 
 
 def test_duplicates_are_items_that_share_their_bytes(world: World) -> None:
-    """Items ever enqueued less their distinct versions, superseded ones included."""
+    """Items ever enqueued less their distinct versions, superseded ones included.
+
+    None where nothing but a look at every item would tell.
+    """
     world.enqueue(document("a", "same"), document("b", "same"), document("c", "same"), "d")
-    assert world.ledger.duplicates(world.run) == 2
+    duplicates = 2 if world.backend.counts_content else None
+    assert world.ledger.duplicates(world.run) == duplicates
     world.enqueue(document("a", "other"))
-    assert world.ledger.duplicates(world.run) == 2
+    assert world.ledger.duplicates(world.run) == duplicates
 
 
 def test_lookup_finds_the_current_item_of_a_document(world: World) -> None:

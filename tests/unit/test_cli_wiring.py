@@ -107,7 +107,7 @@ def test_other_code_weights_or_extractor_are_refused_by_name(path: tuple[str, ..
 
 @pytest.mark.parametrize(
     ("address", "said"),
-    [("dynamodb://table?region=eu", "DynamoDB"), ("postgresql+x://host/db", "address")],
+    [("dynamodb://table?rejoin=eu", "rejoin"), ("postgresql+x://host/db", "address")],
 )
 def test_a_ledger_of_another_kind_is_refused_by_name(address: str, said: str) -> None:
     """What this build cannot do is said before anything is tried."""

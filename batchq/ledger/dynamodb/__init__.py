@@ -1,0 +1,15 @@
+"""The ledger in one DynamoDB table.
+
+calls      requests: retries, and each error by its name
+wire       values, expressions and single writes as DynamoDB spells them
+keys       which row lies under which key, what an item's id is, and how ranks spread
+items      a document's row, and what each change of state makes of it
+fleet      the rows of processes: beats, leases, tallies
+unit       rows that move together, in one transaction
+claiming enqueueing settling reaping reading    the verbs
+table      its definition, creation and options
+"""
+
+from batchq.ledger.dynamodb.ledger import DynamoLedger
+
+__all__ = ["DynamoLedger"]

@@ -1,0 +1,222 @@
+"""Enqueue: a batch in parts, each one transaction with the count of what is done.
+
+The enqueuer's row says how many documents of its batch have been taken up, and what they
+brought. So a batch asked again goes on where it stopped, and two calls at once share it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from batchq.errors import UsageError
+from batchq.item import NewItem
+from batchq.ledger.dynamodb import items
+from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
+from batchq.ledger.dynamodb.fleet import Process, answer_to
+from batchq.ledger.dynamodb.items import ItemRow
+from batchq.ledger.dynamodb.keys import Keys, Ranks, item_id
+from batchq.ledger.dynamodb.unit import Unit, current_rows
+from batchq.ledger.dynamodb.wire import equal
+from batchq.ledger.records import Enqueued, Rejection, State
+
+__all__ = ["enqueue"]
+
+PER_DOCUMENT = 3
+"""Rows that a document may take: its own, that of another version, and a lease."""
+
+BYTES = 2_000_000
+"""A transaction may have 4 MB."""
+
+
+def enqueue(
+    calls: Calls,
+    keys: Keys,
+    ranks: Ranks,
+    process: Process,
+    batch: int,
+    new: Sequence[NewItem],
+    now: int,
+    *,
+    replace: bool,
+) -> Enqueued:
+    """Take up what is left of `new`; the answer of the whole batch."""
+    name = process.name
+    while True:
+        if batch < process.batch:
+            raise UsageError(
+                f"batch {batch} of {name} comes after its batch {process.batch}",
+                hint="number the batches of one process from 1, growing",
+            )
+        if batch > process.batch:
+            process.done, process.answer = -1, Enqueued()
+        done = max(0, process.done)
+        if process.batch == batch and done >= len(new):
+            return process.answer
+        intake = _Intake(calls, keys, ranks, process, now, replace)
+        taken = intake.take_up(new[done:])
+        only_if = (
+            [equal("batch", process.batch), equal("done", process.done)]
+            if process.batch == batch
+            else [equal("batch", process.batch)]
+        )
+        done += taken
+        answer = intake.answer
+        intake.unit.process(
+            name, {"batch": batch, "done": done, "answer": answer_to(answer)}, only_if
+        )
+        try:
+            intake.unit.write()
+        except ConditionFailed:
+            # A row has changed since it was read, or the same batch is sent elsewhere too.
+            row = calls.get(keys.process(name))
+            assert row is not None, f"the row of {name} has been deleted"
+            process = Process.unpack(row)
+            continue
+        process.batch, process.done, process.answer = batch, done, answer
+
+
+class _Intake:
+    """One part of a batch."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        keys: Keys,
+        ranks: Ranks,
+        process: Process,
+        now: int,
+        replace: bool,
+    ) -> None:
+        self._calls = calls
+        self._keys = keys
+        self._ranks = ranks
+        self._name = process.name
+        self._now = now
+        self._replace = replace
+        self._before = process.answer
+        self._brought: Counter[str] = Counter()
+        self._rejected: list[Rejection] = []
+        self._rows: dict[int, ItemRow] = {}
+        self._was: dict[int, int | None] = {}
+        self.unit = Unit(calls, keys)
+
+    @property
+    def answer(self) -> Enqueued:
+        before = self._before
+        return Enqueued(
+            new=before.new + self._brought["new"],
+            known=before.known + self._brought["known"],
+            superseded=before.superseded + self._brought["superseded"],
+            rejected=before.rejected + tuple(self._rejected),
+        )
+
+    def take_up(self, new: Sequence[NewItem]) -> int:
+        """Put as many as fit into the unit; how many."""
+        new = new[: self._calls.transaction - 1]
+        digests = [self._ranks.digest(one.source_id) for one in new]
+        self._rows = current_rows(self._calls, self._keys, digests)
+        self._was = {digest: row.rev for digest, row in self._rows.items()}
+        self.unit.read_leases(row for row in self._rows.values() if row.state == State.LEASED)
+        size = 0
+        for taken, (digest, one) in enumerate(zip(digests, new, strict=True)):
+            size += 1_000 + 6 * len(one.source_id) + 6 * len(one.locator)
+            # The row of this process comes on top.
+            full = len(self.unit) + PER_DOCUMENT + 1 > self._calls.transaction
+            if full or (taken and size > BYTES):
+                return taken
+            reason = self._take_one(digest, one)
+            if reason is not None:
+                self._rejected.append(Rejection(one.source_id, reason))
+        return len(new)
+
+    def _take_one(self, digest: int, new: NewItem) -> str | None:
+        row = self._rows.get(digest)
+        if row is None:
+            self._create(digest, new, 1, "")
+            return None
+        if row.source_id != new.source_id:
+            return f"its name has the same digest as {row.source_id}; rename one of the two"
+        if row.named_by == self._name:
+            return "named twice in this enqueue"
+        if row.source_version == new.source_version:
+            self._know(row, new)
+            row.named_by = self._name
+            self._put(row)
+            return None
+        if row.root != new.root and not self._replace:
+            # Whoever names it next is not the first to do so.
+            row.named_by = self._name
+            self._put(row)
+            return (
+                f"it is enqueued from {row.root}, and {new.root} has another version of it; "
+                "give one of the two another --prefix, or supersede it with --replace"
+            )
+        self._supersede(row, new)
+        return None
+
+    def _create(self, digest: int, new: NewItem, ordinal: int, versions: str) -> None:
+        row = ItemRow(
+            digest,
+            ordinal=ordinal,
+            source_id=new.source_id,
+            source_version=new.source_version,
+            size=new.size,
+            locator=new.locator,
+            root=new.root,
+            named_by=self._name,
+            versions=versions,
+            rank=self._ranks.next(),
+            rev=1,
+        )
+        self._rows[digest] = row
+        self._brought["new"] += 1
+        self.unit.tally(self._name).update(total=1, ready=1)
+        self._put(row)
+
+    def _put(self, row: ItemRow) -> None:
+        self.unit.put(self._keys.document(row.digest), row, self._was.get(row.digest))
+
+    def _know(self, row: ItemRow, new: NewItem) -> None:
+        self._brought["known"] += 1
+        self.unit.tally(self._name)["known"] += 1
+        if row.state != State.COMPLETED:
+            row.locator = new.locator
+
+    def _supersede(self, outdated: ItemRow, new: NewItem) -> None:
+        """The outdated version moves to a row of its own; the named one takes its place."""
+        digest = outdated.digest
+        versions: dict[str, int] = json.loads(outdated.versions or "{}")
+        versions.setdefault(outdated.source_version, outdated.ordinal)
+        known = versions.get(new.source_version)
+        tally = self.unit.tally(self._name)
+        if outdated.state == State.LEASED:
+            self.unit.leave(outdated)
+        if outdated.state != State.COMPLETED:
+            items.move(outdated, State.SUPERSEDED, tally)
+            self._brought["superseded"] += 1
+        # A version row is written and deleted along with the document's, which guards it.
+        apart = replace(outdated, versions="", named_by="")
+        if known is None:
+            versions[new.source_version] = max(versions.values()) + 1
+            self._create(digest, new, versions[new.source_version], json.dumps(versions))
+        else:
+            self._bring_back(digest, known, json.dumps(versions), new)
+        # A current row's revision never returns: old claims of other versions must fail.
+        self._rows[digest].rev = max(self._rows[digest].rev, outdated.rev) + 1
+        self.unit.put(self._keys.version(apart.id), apart, None)
+
+    def _bring_back(self, digest: int, ordinal: int, versions: str, new: NewItem) -> None:
+        key = self._keys.version(item_id(digest, ordinal))
+        found = self._calls.get(key)
+        assert found is not None, f"version {ordinal} of {new.source_id} has no row"
+        row = ItemRow.unpack(found)
+        self.unit.delete(key, row.rev)
+        self._know(row, new)
+        row.root, row.named_by, row.versions = new.root, self._name, versions
+        self._rows[digest] = row
+        if row.state == State.SUPERSEDED:
+            items.begin_anew(row, self.unit.tally(self._name), self._now)
+        self._put(row)

@@ -1,0 +1,352 @@
+"""`DynamoLedger`: the verbs, in one table of DynamoDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+from batchq.clock import Clock, SystemClock
+from batchq.errors import LedgerUnreachable, UsageError, WorkerReaped
+from batchq.item import NewItem
+from batchq.lease import Failure, Held, Lease, ReleaseReason
+from batchq.ledger.contact import Contact
+from batchq.ledger.dynamodb import enqueueing, reading, reaping, runs, table
+from batchq.ledger.dynamodb.calls import PARALLEL, TRANSACTION, Calls, ConditionFailed, connect
+from batchq.ledger.dynamodb.claiming import Claiming
+from batchq.ledger.dynamodb.fleet import Process, newcomer
+from batchq.ledger.dynamodb.keys import Keys, RandomRanks, Ranks, name_key
+from batchq.ledger.dynamodb.reaping import Watch
+from batchq.ledger.dynamodb.settling import Settling
+from batchq.ledger.dynamodb.unit import current_rows
+from batchq.ledger.dynamodb.wire import absent, present, write
+from batchq.ledger.records import (
+    Committed,
+    CommittedResult,
+    Counts,
+    DeadLetter,
+    Enqueued,
+    Failed,
+    ItemState,
+    Policy,
+    Reaped,
+    Role,
+    Run,
+    WorkerStatus,
+)
+from batchq.result import Result
+
+__all__ = ["DynamoLedger"]
+
+T = TypeVar("T")
+
+LOOKS_PER_TTL = 5
+"""How often in a TTL a client looks at the beats of the others."""
+
+
+@dataclass
+class _Place:
+    """What a client knows of a process: its run, the others there, and where it claims."""
+
+    keys: Keys
+    watch: Watch
+    ttl: float = 60.0
+    cursor: int = field(default=0)
+
+
+class DynamoLedger:
+    """The ledger in a table of DynamoDB. Safe for threads.
+
+    `url` is `dynamodb://TABLE?region=…` (see `table`). `clock` gives the monotonic time by
+    which a reaper judges; `ledger_clock`, for tests, stands in for the server's own clock.
+    What may pass is sent again for `patience` seconds. `ranks` and `shards` say how items
+    spread; `parallel` and `transaction`, how many writes are in flight and how many rows one
+    transaction has (servers before 2022 take fewer). `client` is the SDK's, made when it is
+    first needed; `consumed` is told the operation and the consumed capacity of each answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        policy: Policy | None = None,
+        clock: Clock | None = None,
+        ledger_clock: Clock | None = None,
+        patience: float = 10.0,
+        ranks: Ranks | None = None,
+        shards: int = table.SHARDS,
+        parallel: int = PARALLEL,
+        transaction: int = TRANSACTION,
+        client: Any = None,
+        consumed: Callable[[str, Any], None] | None = None,
+    ) -> None:
+        self._address = address = table.Address.parse(url)
+        self.url = str(address)
+        self._policy = policy or Policy()
+        self._clock = clock or SystemClock()
+        self._ledger_clock = ledger_clock
+        self._ranks = ranks or RandomRanks()
+        self._new_shards = shards
+        self._contact = Contact()
+        self._places: dict[str, _Place] = {}
+        self._watches: dict[int, Watch] = {}
+        self._calls = Calls(
+            lambda: client or connect(address.region),
+            address.table,
+            self.url,
+            self._clock,
+            patience,
+            parallel=parallel,
+            transaction=transaction,
+            consumed=consumed,
+        )
+
+    # -- schema and runs ---------------------------------------------------------
+
+    def initialise(self) -> None:
+        """Create the table with what the address asks for. Repeating it changes nothing."""
+        table.initialise(self._calls, self._address, self._clock, self._new_shards)
+
+    def check(self) -> None:
+        """Raise LedgerNotInitialised unless the schema is the one this code speaks."""
+        self._in_contact(lambda: table.read_shards(self._calls))
+
+    def create_run(
+        self, name: str, processing_version: str, manifest: Mapping[str, Any], layout: str
+    ) -> Run:
+        return self._in_contact(
+            lambda: runs.create(self._calls, name, processing_version, manifest, layout)
+        )
+
+    def find_run(self, name: str) -> Run | None:
+        return self._in_contact(lambda: runs.find(self._calls, name))
+
+    # -- processes ---------------------------------------------------------------
+
+    def register(
+        self, run: Run, worker: str, ttl: float, role: Role, about: Mapping[str, Any]
+    ) -> None:
+        self._check_ttl(ttl)
+
+        def work() -> bool:
+            rows = newcomer(self._keys(run), worker, ttl, role, about, self._now())
+            try:
+                self._calls.transact(
+                    [
+                        write(self._calls.table, key, put=row, only_if=[absent()])
+                        for key, row in rows.items()
+                    ]
+                )
+            except ConditionFailed:
+                return False
+            self._known(worker, run.id, ttl).watch.note(worker, 1, self._clock.monotonic())
+            self._look(worker)
+            return True
+
+        if not self._in_contact(work) and not self.beat(worker, ttl):
+            raise WorkerReaped(
+                f"the name {worker} belongs to a process that has ended",
+                hint="register under a new name",
+            )
+
+    def beat(self, worker: str, ttl: float) -> bool:
+        self._check_ttl(ttl)
+
+        def work() -> bool:
+            place = self._find_place(worker)
+            if place is None:
+                return False
+            place.ttl = ttl
+            changed = {"at": self._now(), "ttl": round(1000 * ttl)}
+            try:
+                row = self._calls.write(
+                    place.keys.beat(worker), set=changed, add={"n": 1}, only_if=[present()]
+                )
+            except ConditionFailed:
+                self._look(worker)
+                return False
+            place.watch.note(worker, row["n"], self._clock.monotonic())
+            self._look(worker)
+            return True
+
+        return self._in_contact(work)
+
+    def stop(self, worker: str, reason: str) -> None:
+        def work() -> None:
+            place = self._find_place(worker)
+            if place is None:
+                return
+            reaping.stop(self._calls, place.keys, self._policy, worker, reason, self._now())
+
+        self._in_contact(work)
+
+    def reap(self, worker: str, limit: int) -> Reaped:
+        def work() -> Reaped:
+            place, process = self._process(worker)
+            self._look(worker, fresh=True)
+            return reaping.reap(
+                self._calls,
+                place.keys,
+                self._policy,
+                process,
+                place.watch,
+                self._contact,
+                self._clock.monotonic(),
+                self._now(),
+                limit,
+            )
+
+        return self._in_contact(work)
+
+    # -- items -------------------------------------------------------------------
+
+    def enqueue(
+        self, worker: str, batch: int, items: Sequence[NewItem], *, replace: bool = False
+    ) -> Enqueued:
+        def work() -> Enqueued:
+            place, process = self._process(worker)
+            return enqueueing.enqueue(
+                self._calls,
+                place.keys,
+                self._ranks,
+                process,
+                batch,
+                items,
+                self._now(),
+                replace=replace,
+            )
+
+        return self._in_contact(work)
+
+    def claim(self, worker: str, token: str, limit: int, *, alone: bool) -> Lease | None:
+        def work() -> Lease | None:
+            place, process = self._process(worker)
+            claiming = Claiming(self._calls, place.keys, worker, place.cursor)
+            lease = claiming.claim(process, token, limit, self._now(), alone=alone)
+            place.cursor = claiming.cursor
+            self._look(worker)
+            return lease
+
+        return self._in_contact(work)
+
+    def commit(self, worker: str, results: Sequence[Result]) -> Committed:
+        return self._in_contact(lambda: self._settling(worker).commit(results))
+
+    def fail(self, worker: str, failures: Sequence[Failure]) -> Failed:
+        return self._in_contact(lambda: self._settling(worker).fail(failures))
+
+    def release(self, worker: str, held: Sequence[Held], reason: ReleaseReason) -> int:
+        return self._in_contact(lambda: self._settling(worker).release(held, reason))
+
+    def retry(
+        self, worker: str, run: Run, *, source_ids: Sequence[str] = (), cause: str | None = None
+    ) -> int:
+        def work() -> int:
+            digests = list(dict.fromkeys(map(self._ranks.digest, source_ids)))
+            return self._settling(worker).retry(
+                digests if source_ids else None, {*source_ids}, cause
+            )
+
+        return self._in_contact(work)
+
+    # -- reading -----------------------------------------------------------------
+
+    def counts(self, run: Run) -> Counts:
+        return self._in_contact(lambda: reading.counts(self._calls, self._keys(run), self._now()))
+
+    def duplicates(self, run: Run) -> int | None:
+        """None: equal contents would have to be searched through every item."""
+        return None
+
+    def workers(self, run: Run) -> list[WorkerStatus]:
+        return self._in_contact(lambda: reading.workers(self._calls, self._keys(run), self._now()))
+
+    def lookup(self, run: Run, source_id: str) -> ItemState | None:
+        def work() -> ItemState | None:
+            digest = self._ranks.digest(source_id)
+            row = current_rows(self._calls, self._keys(run), [digest]).get(digest)
+            return row.item_state() if row and row.source_id == source_id else None
+
+        return self._in_contact(work)
+
+    def results(self, run: Run, after: int, limit: int) -> list[CommittedResult]:
+        return self._in_contact(lambda: reading.results(self._calls, self._keys(run), after, limit))
+
+    def dead_letters(self, run: Run, after: int, limit: int) -> list[DeadLetter]:
+        return self._in_contact(
+            lambda: reading.dead_letters(self._calls, self._keys(run), after, limit)
+        )
+
+    def close(self) -> None:
+        self._calls.close()
+
+    # -- below the verbs ---------------------------------------------------------
+
+    def _in_contact(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except LedgerUnreachable:
+            self._contact.lost()
+            raise
+
+    @cached_property
+    def _shards(self) -> int:
+        return table.read_shards(self._calls)
+
+    def _keys(self, run: Run) -> Keys:
+        return Keys(run.id, self._shards)
+
+    def _known(self, worker: str, run: int, ttl: float = 60.0) -> _Place:
+        watch = self._watches.setdefault(run, Watch())
+        place = _Place(Keys(run, self._shards), watch, ttl, self._ranks.start())
+        return self._places.setdefault(worker, place)
+
+    def _find_place(self, worker: str) -> _Place | None:
+        if (place := self._places.get(worker)) is not None:
+            return place
+        row = self._calls.get(name_key(worker))
+        return None if row is None else self._known(worker, row["run"])
+
+    def _process(self, worker: str) -> tuple[_Place, Process]:
+        """The row of a process as it is now. Raises WorkerReaped for a stranger."""
+        place = self._find_place(worker)
+        row = None if place is None else self._calls.get(place.keys.process(worker))
+        if place is None or row is None:
+            raise self._stranger(worker)
+        process = Process.unpack(row)
+        place.ttl = process.ttl / 1000
+        return place, process
+
+    def _settling(self, worker: str) -> Settling:
+        place = self._find_place(worker)
+        if place is None:
+            raise self._stranger(worker)
+        return Settling(self._calls, place.keys, self._policy, worker, self._now())
+
+    @staticmethod
+    def _stranger(worker: str) -> WorkerReaped:
+        return WorkerReaped(f"no process is registered as {worker}", hint="register it first")
+
+    def _look(self, worker: str, *, fresh: bool = False) -> None:
+        """This call was answered: that is contact. Now and then, see who else beats."""
+        place, now = self._places[worker], self._clock.monotonic()
+        self._contact.seen(now, self._now() / 1000)
+        age = 1.0 if fresh else place.ttl / LOOKS_PER_TTL
+        if place.watch.stale(now, min(age, place.ttl / LOOKS_PER_TTL)):
+            rows = list(reaping.rows_of_the_living(self._calls, place.keys))
+            place.watch.look(rows, now)
+
+    def _now(self) -> int:
+        """The ledger's clock in milliseconds: the server's, as its answers show it."""
+        if self._ledger_clock is not None:
+            return round(1000 * self._ledger_clock.now())
+        server = self._calls.server_time.at(self._clock.monotonic())
+        return round(1000 * (self._clock.now() if server is None else server))
+
+    def _check_ttl(self, ttl: float) -> None:
+        if not 0 < ttl <= self._policy.max_ttl:
+            raise UsageError(
+                f"a TTL of {ttl:g} s is not above 0 and at most {self._policy.max_ttl:g} s",
+                hint="set --lease-ttl within these bounds",
+            )

@@ -1,0 +1,166 @@
+"""Counts, processes, and the pages of results and dead letters.
+
+What is settled stands in the tallies of the processes; what open leases hold is added from
+their rows. As long as one is open an item may have left it and not be counted yet, so the
+sum is exact only where none is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby, islice
+from typing import Any
+
+from batchq.ledger.dynamodb.calls import Calls
+from batchq.ledger.dynamodb.fleet import Beat, LeaseRow, Process
+from batchq.ledger.dynamodb.items import ItemRow
+from batchq.ledger.dynamodb.keys import INDEX, Keys, document_of
+from batchq.ledger.records import (
+    TALLY_NAMES,
+    CommittedResult,
+    Counts,
+    DeadLetter,
+    Role,
+    State,
+    Tallies,
+    WorkerState,
+    WorkerStatus,
+)
+
+__all__ = ["counts", "dead_letters", "results", "workers"]
+
+PAGE = 100
+"""Rows looked through with one request, at least."""
+
+
+class _Fleet:
+    """All processes of a run, as their rows stood within a moment."""
+
+    def __init__(self, calls: Calls, keys: Keys, first: str) -> None:
+        def shard(number: int) -> list[dict[str, Any]]:
+            return list(calls.query(keys.fleet(number), "#s >= :a", first))
+
+        self.beats: dict[str, Beat] = {}
+        self.leases: list[LeaseRow] = []
+        self.processes: list[Process] = []
+        self.about: dict[str, str] = {}
+        for rows in calls.each(shard, range(keys.shards)):
+            for row in rows:
+                self._sort_in(row)
+
+    def _sort_in(self, row: dict[str, Any]) -> None:
+        kind, _, name = row["sk"].partition("#")
+        if kind == "1beat":
+            self.beats[name] = Beat.unpack(row)
+        elif kind == "2lease":
+            self.leases.append(LeaseRow.unpack(row))
+        elif kind == "2process":
+            self.processes.append(Process.unpack(row))
+        elif kind == "0about":
+            self.about[name] = row["about"]
+
+    def tallies(self) -> Tallies:
+        sum_: Counter[str] = Counter()
+        for process in self.processes:
+            sum_.update(process.tally)
+        for lease in self.leases:
+            delayed = len(lease.delayed)
+            held = len(lease.ready) + delayed
+            sum_.update(leased=held, attempts=held, ready=-held, delayed=-delayed)
+        return Tallies(**{name: sum_[name] for name in TALLY_NAMES})
+
+
+def counts(calls: Calls, keys: Keys, now: int) -> Counts:
+    fleet = _Fleet(calls, keys, "1")
+    tallies = fleet.tallies()
+    exact = not fleet.leases
+    if exact and tallies.ready == 0:
+        # The rows were not read in one moment, and this sum may end a run: nothing may have
+        # moved meanwhile.
+        again = _Fleet(calls, keys, "1")
+        exact = not again.leases and again.tallies() == tallies
+        exact = exact and {*again.beats} == {*fleet.beats}
+    alive = Counter(beat.role for beat in fleet.beats.values() if beat.alive(now))
+    due = (
+        next(calls.query(keys.all_delayed, index=INDEX, limit=1), None) if tallies.delayed else None
+    )
+    oldest = min((lease.at for lease in fleet.leases), default=None)
+    return Counts(
+        tallies,
+        workers_alive=alive[Role.WORKER.value],
+        enqueuers_alive=alive[Role.ENQUEUER.value],
+        now=now / 1000,
+        oldest_lease_s=None if oldest is None else max(0, now - oldest) / 1000,
+        next_due_s=None if due is None else max(0, int(due["r"][:15]) - now) / 1000,
+        exact=exact,
+    )
+
+
+def workers(calls: Calls, keys: Keys, now: int) -> list[WorkerStatus]:
+    fleet = _Fleet(calls, keys, "0")
+    held: Counter[str] = Counter()
+    for lease in fleet.leases:
+        held[lease.holder] += len(lease.ready) + len(lease.delayed)
+    listed = []
+    for process in sorted(fleet.processes, key=lambda p: (p.registered_at, p.name)):
+        beat = fleet.beats.get(process.name)
+        live = process.state is WorkerState.LIVE
+        listed.append(
+            WorkerStatus(
+                name=process.name,
+                role=process.role,
+                state=process.state,
+                alive=live and beat is not None and beat.alive(now),
+                held=held[process.name],
+                committed=process.committed,
+                registered_at=process.registered_at / 1000,
+                beat_at=(beat.at if live and beat else process.beat_at) / 1000,
+                stop_reason=process.stop_reason,
+                about=json.loads(fleet.about.get(process.name, "{}")),
+            )
+        )
+    return listed
+
+
+def results(calls: Calls, keys: Keys, after: int, limit: int) -> list[CommittedResult]:
+    completed = (row.result() for row in _by_id(calls, keys, after, limit))
+    return list(islice(completed, limit))
+
+
+def _by_id(calls: Calls, keys: Keys, after: int, limit: int) -> Iterator[ItemRow]:
+    """Completed items with ids above `after`, in their order."""
+    start = document_of(max(0, after))
+    for shard in range(keys.shard_of(start), keys.shards):
+        rows = calls.query(
+            keys.items(shard),
+            "#s >= :a",
+            f"{start:020x}",
+            limit=max(limit + 1, PAGE),
+            state=State.COMPLETED.value,
+        )
+        # The current version of a document comes before the older ones.
+        for _, versions in groupby(map(ItemRow.unpack, rows), key=lambda row: row.digest):
+            yield from sorted((v for v in versions if v.id > after), key=lambda row: row.id)
+
+
+def dead_letters(calls: Calls, keys: Keys, after: int, limit: int) -> list[DeadLetter]:
+    found: list[DeadLetter] = []
+    while len(found) < limit:
+        rows = calls.query(
+            keys.all_dead, "#s > :a", f"{max(0, after):024x}", index=INDEX, limit=limit
+        )
+        page = list(islice(rows, limit))
+        current = calls.get_all(keys.document(int(row["sk"], 16)) for row in page)
+        for row in page:
+            after = int(row["r"], 16)
+            item = current.get((row["pk"], row["sk"]))
+            # The index may be a moment behind.
+            if item is not None and len(found) < limit:
+                one = ItemRow.unpack(item)
+                if one.id == after and one.state == State.DEAD_LETTERED:
+                    found.append(one.dead_letter())
+        if len(page) < limit:
+            break
+    return found

@@ -1,0 +1,167 @@
+"""The table: its address, its definition, and how `init` creates and checks it.
+
+    dynamodb://TABLE?region=eu-west-1&pitr=on&protect=on&tag.team=search
+
+`region` may come from the SDK's environment. The others matter to `init` alone: `pitr`
+switches point-in-time recovery on, `protect` protects the table from deletion, and each
+`tag.NAME` is a tag. What is switched on is never switched off here.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from batchq.clock import Clock
+from batchq.errors import LedgerNotInitialised, LedgerUnreachable, UsageError
+from batchq.ledger.dynamodb.calls import Calls, ConditionFailed, Refused, not_initialised
+from batchq.ledger.dynamodb.keys import INDEX, SCHEMA_KEY
+from batchq.ledger.dynamodb.wire import absent
+from batchq.redact import redact
+
+__all__ = ["SCHEMA", "SHARDS", "Address", "initialise", "read_shards"]
+
+SCHEMA = 1
+SHARDS = 16
+"""Partitions over which a run's items and processes spread: each takes about 1,000 writes a
+second from the first moment, and DynamoDB splits those that get more."""
+
+_HINT = (
+    "write dynamodb://TABLE?region=REGION, with &pitr=on, &protect=on or &tag.NAME=VALUE for init"
+)
+
+READY_S, POLL_S = 120.0, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A ledger's address, taken apart."""
+
+    table: str
+    region: str | None = None
+    pitr: bool = False
+    protect: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Raises UsageError for what is no such address."""
+        parts = urlsplit(url)
+        table = unquote(parts.netloc)
+        if parts.scheme != "dynamodb" or not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", table):
+            raise UsageError(f"no table of DynamoDB is addressed as {redact(url)}", hint=_HINT)
+        given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        tags = {name[4:]: given.pop(name) for name in list(given) if name.startswith("tag.")}
+        region = given.pop("region", None) or None
+        switches = {name: given.pop(name, "off") for name in ("pitr", "protect")}
+        wrong = [*given, *(n for n, value in switches.items() if value not in ("on", "off"))]
+        if wrong or parts.path.strip("/") or "" in tags:
+            raise UsageError(
+                f"{redact(url)}: not understood: {', '.join(wrong) or 'path or tag'}", hint=_HINT
+            )
+        return cls(table, region, switches["pitr"] == "on", switches["protect"] == "on", tags)
+
+    def __str__(self) -> str:
+        return f"dynamodb://{self.table}" + (f"?region={self.region}" if self.region else "")
+
+
+def initialise(calls: Calls, address: Address, clock: Clock, shards: int) -> None:
+    """Create the table if it is not there, and say in it what schema it has."""
+    try:
+        found = calls.ask("describe_table", TableName=address.table)["Table"]
+    except LedgerNotInitialised:
+        _create(calls, address)
+        found = {}
+    arn = _active(calls, address.table, clock)
+    if found:
+        _switch_on(calls, address, found, arn)
+    if address.pitr:
+        calls.ask(
+            "update_continuous_backups",
+            TableName=address.table,
+            PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True},
+        )
+    try:
+        calls.write(SCHEMA_KEY, put={"version": SCHEMA, "shards": shards}, only_if=[absent()])
+    except ConditionFailed:
+        read_shards(calls)
+
+
+def _create(calls: Calls, address: Address) -> None:
+    request: dict[str, Any] = {
+        "TableName": address.table,
+        "AttributeDefinitions": [
+            {"AttributeName": name, "AttributeType": "S"} for name in ("pk", "sk", "q", "r")
+        ],
+        "KeySchema": _key("pk", "sk"),
+        "BillingMode": "PAY_PER_REQUEST",
+        "GlobalSecondaryIndexes": [
+            {
+                "IndexName": INDEX,
+                "KeySchema": _key("q", "r"),
+                # What a claim must know before it reads the row.
+                "Projection": {
+                    "ProjectionType": "INCLUDE",
+                    "NonKeyAttributes": ["n", "v", "ls", "cause"],
+                },
+            }
+        ],
+    }
+    if address.tags:
+        request["Tags"] = [{"Key": name, "Value": value} for name, value in address.tags.items()]
+    if address.protect:
+        request["DeletionProtectionEnabled"] = True
+    try:
+        calls.ask("create_table", **request)
+    except Refused as error:
+        # Somebody else was faster.
+        if error.code != "ResourceInUseException":
+            raise UsageError(str(error), hint=_HINT) from None
+
+
+def _key(partition: str, sort: str) -> list[dict[str, str]]:
+    return [
+        {"AttributeName": partition, "KeyType": "HASH"},
+        {"AttributeName": sort, "KeyType": "RANGE"},
+    ]
+
+
+def _active(calls: Calls, table: str, clock: Clock) -> str:
+    never = threading.Event()
+    for _ in range(int(READY_S / POLL_S)):
+        found = calls.ask("describe_table", TableName=table)["Table"]
+        indexes = [index["IndexStatus"] for index in found.get("GlobalSecondaryIndexes", ())]
+        if found["TableStatus"] == "ACTIVE" and all(status == "ACTIVE" for status in indexes):
+            return str(found.get("TableArn", ""))
+        clock.wait(never, POLL_S)
+    raise LedgerUnreachable(
+        f"table {table} is not active after {READY_S:.0f} s",
+        hint="see its state in the console, and run init again",
+    )
+
+
+def _switch_on(calls: Calls, address: Address, found: Mapping[str, object], arn: str) -> None:
+    """What the address asks for and an existing table does not have."""
+    if address.protect and not found.get("DeletionProtectionEnabled"):
+        calls.ask("update_table", TableName=address.table, DeletionProtectionEnabled=True)
+    if address.tags:
+        tags = [{"Key": name, "Value": value} for name, value in address.tags.items()]
+        calls.ask("tag_resource", ResourceArn=arn, Tags=tags)
+
+
+def read_shards(calls: Calls) -> int:
+    """The shards of this table. Raises LedgerNotInitialised for another schema or none."""
+    row = calls.get(SCHEMA_KEY)
+    if row is None:
+        raise not_initialised(calls.url, calls.table)
+    if row["version"] != SCHEMA:
+        raise LedgerNotInitialised(
+            f"{calls.url} has schema {row['version']}, and this batchq speaks {SCHEMA}",
+            hint="use the batchq that made it, or another table",
+            found=str(row["version"]),
+        )
+    return int(row["shards"])

@@ -1,0 +1,160 @@
+"""Rows that move together: items, the leases they leave and the tallies, in one transaction.
+
+Every row is written on condition that it is still what was read. So a unit either takes
+effect whole, or raises ConditionFailed and is made anew from what the rows say then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from batchq.ledger.dynamodb.calls import Calls
+from batchq.ledger.dynamodb.fleet import LeaseRow
+from batchq.ledger.dynamodb.items import ItemRow, committed
+from batchq.ledger.dynamodb.keys import Keys, document_of
+from batchq.ledger.dynamodb.wire import Condition, Key, absent, equal, present, write
+
+__all__ = ["Unit", "current_rows", "read_items", "shrink", "unit_items"]
+
+
+def unit_items(calls: Calls) -> int:
+    """Items to move in one transaction: each takes a row and perhaps a lease, beside those
+    of two processes."""
+    return (calls.transaction - 2) // 2
+
+
+def current_rows(calls: Calls, keys: Keys, digests: Iterable[int]) -> dict[int, ItemRow]:
+    """The current rows of those documents that are there, by digest."""
+    rows = calls.get_all(keys.document(digest) for digest in digests)
+    return {row.digest: row for row in map(ItemRow.unpack, rows.values())}
+
+
+def read_items(calls: Calls, keys: Keys, ids: Iterable[int]) -> dict[int, ItemRow]:
+    """The rows of those items that are there, by id."""
+    wanted = list(dict.fromkeys(ids))
+    current = current_rows(calls, keys, map(document_of, wanted))
+    found = {row.id: row for row in current.values()}
+    older = [i for i in wanted if i not in found and document_of(i) in current]
+    rows = calls.get_all(map(keys.version, older)) if older else {}
+    found.update((row.id, row) for row in map(ItemRow.unpack, rows.values()))
+    return {i: found[i] for i in wanted if i in found}
+
+
+class Unit:
+    """What one transaction writes. Leases are read when they are first named."""
+
+    def __init__(self, calls: Calls, keys: Keys) -> None:
+        self._calls = calls
+        self._keys = keys
+        self._items: dict[Key, tuple[ItemRow, int | None]] = {}
+        self._deleted: dict[Key, int] = {}
+        self._leases: dict[Key, LeaseRow | None] = {}
+        self._left: defaultdict[Key, set[bytes]] = defaultdict(set)
+        self._processes: dict[str, tuple[dict[str, object], list[Condition]]] = {}
+        self._tallies: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def __len__(self) -> int:
+        """The rows it writes so far."""
+        processes = {*self._processes, *self._tallies}
+        return len(self._items) + len(self._deleted) + len(self._left) + len(processes)
+
+    def tally(self, name: str) -> Counter[str]:
+        """What is to be added to the tallies of a process."""
+        return self._tallies[name]
+
+    def put(self, key: Key, row: ItemRow, was: int | None) -> None:
+        """Write `row`, if the one under `key` is of revision `was`, or absent."""
+        before = self._items.get(key)
+        self._items[key] = row, was if before is None else before[1]
+
+    def delete(self, key: Key, was: int) -> None:
+        """Delete an item's row of that revision, unless this unit would write it."""
+        if key in self._items and self._items[key][1] is None:
+            del self._items[key]
+        else:
+            self._deleted[key] = was
+
+    def process(
+        self, name: str, set: Mapping[str, object], only_if: Iterable[Condition] = ()
+    ) -> None:
+        """Change the row of a process along with the rest."""
+        self._processes[name] = dict(set), list(only_if)
+
+    # -- leases --------------------------------------------------------------------------
+
+    def read_leases(self, rows: Iterable[ItemRow]) -> None:
+        """Read the leases of these items at once."""
+        keys = {self._keys.lease(row.holder, row.token) for row in rows if row.token}
+        found = self._calls.get_all(keys - self._leases.keys())
+        for key in keys - self._leases.keys():
+            self._leases[key] = LeaseRow.unpack(found[key]) if key in found else None
+
+    def leave(self, row: ItemRow) -> bool:
+        """Take the item out of the lease in its row; whether it was counted in there."""
+        self.read_leases([row])
+        key = self._keys.lease(row.holder, row.token)
+        lease = self._leases[key]
+        one = lease.entries.get(row.id) if lease else None
+        if one is None or one in self._left[key]:
+            return False
+        self._left[key].add(one)
+        return True
+
+    def drop(self, lease: LeaseRow, item: int) -> None:
+        """Take an entry out of a lease that never came to hold it."""
+        key = self._keys.lease(lease.holder, lease.token)
+        if key not in self._leases:
+            row = self._calls.get(key)
+            self._leases[key] = None if row is None else LeaseRow.unpack(row)
+        now = self._leases[key]
+        if now is not None and item in now.entries:
+            self._left[key].add(now.entries[item])
+
+    def settle(self, row: ItemRow) -> None:
+        """Count a commit that is in the row, to the worker that held it, if nobody has yet."""
+        if self.leave(row):
+            self._tallies[row.holder].update(committed(row))
+
+    # -- writing -------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Raises ConditionFailed if a row is no longer what it was."""
+        table = self._calls.table
+        actions = [
+            write(
+                table,
+                key,
+                put=row.pack(self._keys),
+                only_if=[absent() if was is None else equal("v", was)],
+            )
+            for key, (row, was) in self._items.items()
+        ]
+        actions += [
+            write(table, key, delete=True, only_if=[equal("v", was)])
+            for key, was in self._deleted.items()
+        ]
+        for key, gone in self._left.items():
+            lease = self._leases[key]
+            if lease is not None and gone:
+                actions.append(shrink(table, key, lease, gone))
+        for name in sorted({*self._processes, *self._tallies}):
+            changed, only_if = self._processes.get(name, ({}, []))
+            add = {tally: number for tally, number in self._tallies[name].items() if number}
+            if changed or add:
+                key = self._keys.process(name)
+                actions.append(
+                    write(table, key, set=changed, add=add, only_if=[*only_if, present()])
+                )
+        if actions:
+            self._calls.transact(actions)
+
+
+def shrink(table: str, key: Key, lease: LeaseRow, gone: Iterable[bytes]) -> dict[str, Any]:
+    """The lease without what is gone; without the row where nothing is left."""
+    rest = lease.without(gone)
+    only_if = [equal("v", lease.rev)]
+    if rest.ready or rest.delayed:
+        return write(table, key, put=rest.pack(), only_if=only_if)
+    return write(table, key, delete=True, only_if=only_if)

