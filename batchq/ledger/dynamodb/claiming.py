@@ -11,18 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from batchq.errors import WorkerReaped
 from batchq.lease import Lease
 from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
 from batchq.ledger.dynamodb.fleet import LeaseRow, Process, entry, entry_id, entry_rev
 from batchq.ledger.dynamodb.items import ItemRow
-from batchq.ledger.dynamodb.keys import INDEX, Keys, document_of, item_id
+from batchq.ledger.dynamodb.keys import INDEX, Keys, item_id, ordinal_of
 from batchq.ledger.dynamodb.unit import read_items, shrink
-from batchq.ledger.dynamodb.wire import absent, equal, write
+from batchq.ledger.dynamodb.wire import Key, absent, equal, write
 from batchq.ledger.records import ISOLATED_LOSSES, State, WorkerState, lease_cap
 
 __all__ = ["Candidate", "Claiming"]
+
+Wanted = tuple[bytes, Key, bool]
+"""An entry of the lease, where its row lies, and whether it was delayed."""
 
 ROUNDS = 20
 """Claims that found everything taken by others, before this one gives up."""
@@ -38,6 +42,7 @@ class Candidate:
     rev: int
     losses: int
     rank: int | None
+    place: Key
 
     @property
     def entry(self) -> bytes:
@@ -66,7 +71,8 @@ class Claiming:
                 return None
             if not self._intend(token, candidates, now):
                 return self._again(token, process.committed)
-            rows = self._take(token, [c.entry for c in candidates], candidates, process.committed)
+            wanted = [(c.entry, c.place, c.rank is None) for c in candidates]
+            rows = self._take(token, wanted, process.committed)
             if rows:
                 return _lease(token, rows)
         return None
@@ -148,22 +154,18 @@ class Claiming:
             return False
         return True
 
-    def _take(
-        self, token: str, entries: list[bytes], candidates: list[Candidate], committed: int
-    ) -> list[ItemRow]:
+    def _take(self, token: str, wanted: list[Wanted], committed: int) -> list[ItemRow]:
         """Claim each; those that others have taken leave the lease."""
-        delayed = {c.entry for c in candidates if c.rank is None}
-        rows = self._calls.each(
-            lambda one: self._take_one(token, one, one in delayed, committed), entries
-        )
-        lost = [one for one, row in zip(entries, rows, strict=True) if row is None]
+        rows = self._calls.each(lambda one: self._take_one(token, *one, committed), wanted)
+        lost = [one[0] for one, row in zip(wanted, rows, strict=True) if row is None]
         if lost:
             self._give_up(token, lost)
         return [row for row in rows if row is not None]
 
-    def _take_one(self, token: str, one: bytes, delayed: bool, committed: int) -> ItemRow | None:
+    def _take_one(
+        self, token: str, one: bytes, place: Key, delayed: bool, committed: int
+    ) -> ItemRow | None:
         item = entry_id(one)
-        key = self._keys.document(document_of(item))
         changes: dict[str, object] = {
             "st": State.LEASED.value,
             "tok": token,
@@ -173,19 +175,17 @@ class Claiming:
         }
         try:
             row = self._calls.write(
-                key,
+                place,
                 set=changes,
                 add={"v": 1, "att": 1},
                 remove=("q", "r"),
-                only_if=[equal("v", entry_rev(one))],
+                only_if=[equal("v", entry_rev(one)), equal("n", ordinal_of(item))],
             )
+            return ItemRow.unpack(row)
         except ConditionFailed:
-            # Perhaps by this claim, whose answer was lost.
-            row = self._calls.get(key) or {}
-            if row.get("tok") != token:
-                return None
-        taken = ItemRow.unpack(row)
-        return taken if taken.id == item and taken.held_under(token) else None
+            # Perhaps by this very claim, whose answer was lost.
+            taken = read_items(self._calls, self._keys, [item]).get(item)
+            return taken if taken and taken.held_under(token) else None
 
     def _give_up(self, token: str, lost: list[bytes]) -> None:
         key = self._keys.lease(self._worker, token)
@@ -206,23 +206,21 @@ class Claiming:
             return None
         lease = LeaseRow.unpack(row)
         found = read_items(self._calls, self._keys, lease.entries)
-        held = [item for item in found.values() if item.held_under(token)]
-        open_ = [
-            lease.entries[item.id]
-            for item in found.values()
-            if item.rev == entry_rev(lease.entries[item.id])
+        held = [row for row in found.values() if row.held_under(token)]
+        # Those that the first call has not reached, or not yet.
+        wanted = [
+            (one, row.lies_at(self._keys), one in lease.delayed)
+            for item, row in found.items()
+            if row.rev == entry_rev(one := lease.entries[item])
         ]
-        more = self._calls.each(
-            lambda one: self._take_one(token, one, one in lease.delayed, committed), open_
-        )
-        return _lease(token, held + [item for item in more if item is not None])
+        more = self._calls.each(lambda one: self._take_one(token, *one, committed), wanted)
+        return _lease(token, held + [row for row in more if row is not None])
 
 
-def _candidate(row: dict[str, object], rank: int | None) -> Candidate:
-    digest = int(str(row["sk"]), 16)
-    return Candidate(
-        item_id(digest, int(str(row["n"]))), int(str(row["v"])), int(str(row.get("ls", 0))), rank
-    )
+def _candidate(row: dict[str, Any], rank: int | None) -> Candidate:
+    digest = int(row["sk"].partition("#")[0], 16)
+    place = row["pk"], row["sk"]
+    return Candidate(item_id(digest, row["n"]), row["v"], row.get("ls", 0), rank, place)
 
 
 def _lease(token: str, rows: list[ItemRow]) -> Lease | None:

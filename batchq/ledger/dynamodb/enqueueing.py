@@ -177,7 +177,7 @@ class _Intake:
         self._put(row)
 
     def _put(self, row: ItemRow) -> None:
-        self.unit.put(self._keys.document(row.digest), row, self._was.get(row.digest))
+        self.unit.put(row, self._was.get(row.digest))
 
     def _know(self, row: ItemRow, new: NewItem) -> None:
         self._brought["known"] += 1
@@ -188,8 +188,7 @@ class _Intake:
     def _supersede(self, outdated: ItemRow, new: NewItem) -> None:
         """The outdated version moves to a row of its own; the named one takes its place."""
         digest = outdated.digest
-        versions: dict[str, int] = json.loads(outdated.versions or "{}")
-        versions.setdefault(outdated.source_version, outdated.ordinal)
+        versions = outdated.ordinals()
         known = versions.get(new.source_version)
         tally = self.unit.tally(self._name)
         if outdated.state == State.LEASED:
@@ -198,7 +197,7 @@ class _Intake:
             items.move(outdated, State.SUPERSEDED, tally)
             self._brought["superseded"] += 1
         # A version row is written and deleted along with the document's, which guards it.
-        apart = replace(outdated, versions="", named_by="")
+        apart = replace(outdated, versions="", named_by="", apart=True)
         if known is None:
             versions[new.source_version] = max(versions.values()) + 1
             self._create(digest, new, versions[new.source_version], json.dumps(versions))
@@ -206,7 +205,7 @@ class _Intake:
             self._bring_back(digest, known, json.dumps(versions), new)
         # A current row's revision never returns: old claims of other versions must fail.
         self._rows[digest].rev = max(self._rows[digest].rev, outdated.rev) + 1
-        self.unit.put(self._keys.version(apart.id), apart, None)
+        self.unit.put(apart, None)
 
     def _bring_back(self, digest: int, ordinal: int, versions: str, new: NewItem) -> None:
         key = self._keys.version(item_id(digest, ordinal))
@@ -214,6 +213,7 @@ class _Intake:
         assert found is not None, f"version {ordinal} of {new.source_id} has no row"
         row = ItemRow.unpack(found)
         self.unit.delete(key, row.rev)
+        row.apart = False
         self._know(row, new)
         row.root, row.named_by, row.versions = new.root, self._name, versions
         self._rows[digest] = row

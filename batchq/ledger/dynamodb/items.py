@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from batchq.item import Item
@@ -20,6 +21,7 @@ from batchq.ledger.records import (
 from batchq.result import Result, Stored
 
 __all__ = [
+    "COUNTED",
     "ItemRow",
     "begin_anew",
     "bury",
@@ -29,6 +31,7 @@ __all__ = [
     "lose",
     "move",
     "release",
+    "reopen",
 ]
 
 T = TypeVar("T", str, int, bool)
@@ -36,11 +39,12 @@ T = TypeVar("T", str, int, bool)
 COUNTED = {
     State.READY: ("total", "ready"),
     State.DELAYED: ("total", "ready", "delayed"),
+    State.LEASED: ("total", "leased"),
     State.COMPLETED: ("total", "completed"),
     State.DEAD_LETTERED: ("total", "dead_lettered"),
     State.SUPERSEDED: ("superseded",),
 }
-"""The tallies that a settled item in each state is part of; leases are counted apart."""
+"""The tallies that an item in each state is part of; those of leases follow from their rows."""
 
 
 def _kept(name: str, default: T) -> T:
@@ -54,6 +58,7 @@ class ItemRow:
     """One version of a document. Times in milliseconds.
 
     `rev` grows by one with each change of state: writes are made on condition of it.
+    `apart`: it lies beside the current row of its document, not in its place.
     `was` is the state from which it was leased. `versions` of the document's current row: the
     ordinals of all its versions as JSON, where there is more than one.
     """
@@ -91,10 +96,18 @@ class ItemRow:
     ended_at: int = _kept("at", 0)
     cause: str = _kept("cause", "")
     error: str = _kept("err", "")
+    apart: bool = False
 
     @property
     def id(self) -> int:
         return item_id(self.digest, self.ordinal)
+
+    def ordinals(self) -> dict[str, int]:
+        """The ordinals of all versions of the document, as its current row knows them."""
+        return {self.source_version: self.ordinal, **json.loads(self.versions or "{}")}
+
+    def lies_at(self, keys: Keys) -> Key:
+        return keys.version(self.id) if self.apart else keys.document(self.digest)
 
     def held_under(self, token: str) -> bool:
         return self.state == State.LEASED and self.token == token
@@ -122,8 +135,9 @@ class ItemRow:
 
     @classmethod
     def unpack(cls, row: dict[str, Any]) -> ItemRow:
-        digest = int(row["sk"].partition("#")[0], 16)
-        return cls(digest, **{name: row[short] for short, name, _ in KEPT if short in row})
+        digest, apart, _ = row["sk"].partition("#")
+        kept = {name: row[short] for short, name, _ in KEPT if short in row}
+        return cls(int(digest, 16), **kept, apart=bool(apart))
 
     # -- as the protocol names it ----------------------------------------------------
 
@@ -174,7 +188,7 @@ class ItemRow:
         )
 
 
-KEPT = [(f.metadata["as"], f.name, f.default) for f in fields(ItemRow) if f.default is not MISSING]
+KEPT = [(f.metadata["as"], f.name, f.default) for f in fields(ItemRow) if "as" in f.metadata]
 
 # -- changes of state; `tally` is that of the process that makes them ------------------------
 
@@ -229,6 +243,15 @@ def begin_anew(row: ItemRow, tally: Counter[str], now: int) -> None:
     row.failures = row.losses = row.lone_losses = row.releases = 0
     row.cause = row.error = ""
     delay(row, tally, now)
+
+
+def reopen(row: ItemRow, tally: Counter[str], now: int) -> None:
+    """Take the result back; the row's commit has been counted."""
+    tally["empty"] -= row.empty
+    row.key = row.sha256 = ""
+    row.offset = row.length = 0
+    row.empty = row.adopted = row.divergent = False
+    begin_anew(row, tally, now)
 
 
 def charge(

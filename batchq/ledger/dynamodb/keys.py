@@ -11,6 +11,7 @@
     open lease                pk `w#RUN#SHARD`       sk `2lease#NAME#TOKEN`
     process, its tallies      pk `w#RUN#SHARD`       sk `2process#NAME`
     refused commit            pk `f#RUN#ID`          sk TOKEN
+    result that was reopened  pk `h#RUN#ID`          sk GENERATION
 
 An item's id is its document's digest (80 bits of SHA-256 over the source id) and the
 ordinal of its version (16 bits). So an id leads to its row without an index, and since the
@@ -129,6 +130,9 @@ class Keys:
     def version(self, item: int) -> Key:
         partition, digest = self.document(document_of(item))
         return partition, f"{digest}#{ordinal_of(item):04x}"
+
+    def history(self, item: int, generation: int) -> Key:
+        return f"h#{self._run}#{item:024x}", f"{generation:08}"
 
     def fenced(self, item: int, token: str) -> Key:
         return f"f#{self._run}#{item:024x}", token

@@ -33,6 +33,7 @@ from batchq.ledger.records import (
     Reaped,
     Role,
     Run,
+    Tallies,
     WorkerStatus,
 )
 from batchq.result import Result
@@ -250,10 +251,21 @@ class DynamoLedger:
 
         return self._in_contact(work)
 
+    def reopen(self, worker: str, run: Run, broken: Sequence[CommittedResult]) -> int:
+        def work() -> int:
+            place, _ = self._process(worker)
+            # Ids of another run lead nowhere in the run of this process.
+            return self._settling(worker).reopen(broken) if place.keys.run == run.id else 0
+
+        return self._in_contact(work)
+
     # -- reading -----------------------------------------------------------------
 
     def counts(self, run: Run) -> Counts:
         return self._in_contact(lambda: reading.counts(self._calls, self._keys(run), self._now()))
+
+    def recount(self, run: Run) -> Tallies:
+        return self._in_contact(lambda: reading.recount(self._calls, self._keys(run)))
 
     def duplicates(self, run: Run) -> int | None:
         """None: equal contents would have to be searched through every item."""
@@ -270,8 +282,18 @@ class DynamoLedger:
 
         return self._in_contact(work)
 
-    def results(self, run: Run, after: int, limit: int) -> list[CommittedResult]:
-        return self._in_contact(lambda: reading.results(self._calls, self._keys(run), after, limit))
+    def states(self, run: Run, identities: Sequence[tuple[str, str]]) -> list[ItemState | None]:
+        asked = [(self._ranks.digest(name), name, version) for name, version in identities]
+        return self._in_contact(lambda: reading.states(self._calls, self._keys(run), asked))
+
+    def results(
+        self, run: Run, after: int, limit: int, *, current_only: bool = False
+    ) -> list[CommittedResult]:
+        def work() -> list[CommittedResult]:
+            keys = self._keys(run)
+            return reading.results(self._calls, keys, after, limit, current_only=current_only)
+
+        return self._in_contact(work)
 
     def dead_letters(self, run: Run, after: int, limit: int) -> list[DeadLetter]:
         return self._in_contact(

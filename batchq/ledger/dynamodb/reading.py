@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any
 
 from batchq.ledger.dynamodb.calls import Calls
 from batchq.ledger.dynamodb.fleet import Beat, LeaseRow, Process
-from batchq.ledger.dynamodb.items import ItemRow
-from batchq.ledger.dynamodb.keys import INDEX, Keys, document_of
+from batchq.ledger.dynamodb.items import COUNTED, ItemRow
+from batchq.ledger.dynamodb.keys import INDEX, Keys, document_of, item_id
+from batchq.ledger.dynamodb.unit import current_rows, read_items
 from batchq.ledger.records import (
     TALLY_NAMES,
     CommittedResult,
     Counts,
     DeadLetter,
+    ItemState,
     Role,
     State,
     Tallies,
@@ -29,7 +31,7 @@ from batchq.ledger.records import (
     WorkerStatus,
 )
 
-__all__ = ["counts", "dead_letters", "results", "workers"]
+__all__ = ["counts", "dead_letters", "recount", "results", "states", "workers"]
 
 PAGE = 100
 """Rows looked through with one request, at least."""
@@ -124,8 +126,45 @@ def workers(calls: Calls, keys: Keys, now: int) -> list[WorkerStatus]:
     return listed
 
 
-def results(calls: Calls, keys: Keys, after: int, limit: int) -> list[CommittedResult]:
-    completed = (row.result() for row in _by_id(calls, keys, after, limit))
+def recount(calls: Calls, keys: Keys) -> Tallies:
+    """Items in each state, by looking at all of them."""
+    counted: Counter[str] = Counter()
+
+    def shard(number: int) -> Counter[str]:
+        tally: Counter[str] = Counter()
+        for row in map(ItemRow.unpack, calls.query(keys.items(number))):
+            tally.update(COUNTED[State(row.state)])
+            tally["empty"] += row.state == State.COMPLETED and row.empty
+        return tally
+
+    for tally in calls.each(shard, range(keys.shards)):
+        counted.update(tally)
+    return Tallies(**counted)
+
+
+def states(
+    calls: Calls, keys: Keys, asked: Sequence[tuple[int, str, str]]
+) -> list[ItemState | None]:
+    """The items of these (digest, source id, source version), current or not."""
+    current = current_rows(calls, keys, (digest for digest, _, _ in asked))
+    ids: list[int | None] = []
+    for digest, source_id, version in asked:
+        row = current.get(digest)
+        known = row.ordinals() if row is not None and row.source_id == source_id else {}
+        ids.append(item_id(digest, known[version]) if version in known else None)
+    # Read anew: a version may have changed places since.
+    found = read_items(calls, keys, (i for i in ids if i is not None))
+    return [None if i is None or i not in found else found[i].item_state() for i in ids]
+
+
+def results(
+    calls: Calls, keys: Keys, after: int, limit: int, *, current_only: bool
+) -> list[CommittedResult]:
+    completed = (
+        row.result()
+        for row in _by_id(calls, keys, after, limit)
+        if not (current_only and row.apart)
+    )
     return list(islice(completed, limit))
 
 
@@ -152,7 +191,7 @@ def dead_letters(calls: Calls, keys: Keys, after: int, limit: int) -> list[DeadL
             keys.all_dead, "#s > :a", f"{max(0, after):024x}", index=INDEX, limit=limit
         )
         page = list(islice(rows, limit))
-        current = calls.get_all(keys.document(int(row["sk"], 16)) for row in page)
+        current = calls.get_all((row["pk"], row["sk"]) for row in page)
         for row in page:
             after = int(row["r"], 16)
             item = current.get((row["pk"], row["sk"]))

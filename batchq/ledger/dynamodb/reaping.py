@@ -23,7 +23,7 @@ from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import INDEX, Keys
 from batchq.ledger.dynamodb.settling import pages, together
 from batchq.ledger.dynamodb.unit import Unit, read_items, unit_items
-from batchq.ledger.dynamodb.wire import absent, equal, present, write
+from batchq.ledger.dynamodb.wire import Key, absent, equal, present, write
 from batchq.ledger.records import Policy, Reaped, State, WorkerState
 
 __all__ = ["Watch", "reap", "rows_of_the_living", "stop"]
@@ -241,14 +241,14 @@ class Ending:
                         was = row.rev
                         unit.leave(row)
                         move(unit, row)
-                        unit.put(self._keys.document(row.digest), row, was)
+                        unit.put(row, was)
                 elif row is not None and row.committed_under(lease.token):
                     unit.settle(row)
                 else:
                     unit.drop(lease, item)
                     if row is not None and row.rev == at and row.state in _OPEN:
                         row.rev += 1
-                        unit.put(self._keys.document(row.digest), row, at)
+                        unit.put(row, at)
             return held
 
         return together(self._calls, self._keys, work) if ids else []
@@ -308,13 +308,13 @@ def pull_back(calls: Calls, keys: Keys, policy: Policy, now: int) -> None:
     """Delays further ahead than any could have been set."""
     longest = now + round(1000 * policy.max_backoff)
     rows = calls.query(keys.all_delayed, "#s > :a", f"{longest:015d}~", index=INDEX)
-    for page in pages((int(row["sk"], 16) for row in rows), unit_items(calls)):
+    for page in pages(((row["pk"], row["sk"]) for row in rows), unit_items(calls)):
 
-        def work(unit: Unit, page: list[int] = page) -> None:
-            found = calls.get_all(map(keys.document, page))
+        def work(unit: Unit, page: Sequence[Key] = page) -> None:
+            found = calls.get_all(page)
             for row in map(ItemRow.unpack, found.values()):
                 if row.state == State.DELAYED and row.not_before > longest:
                     was, row.rev, row.not_before = row.rev, row.rev + 1, longest
-                    unit.put(keys.document(row.digest), row, was)
+                    unit.put(row, was)
 
         together(calls, keys, work)

@@ -1,4 +1,4 @@
-"""Commit, fail, release, retry: how items leave their leases.
+"""Commit, fail, release; retry and reopen: how items leave their leases, and come back.
 
 A commit is one conditional write an item; the lease and the tallies follow in a transaction
 for the whole call. Until then the lease counts as open, and whoever ends it counts what it
@@ -17,9 +17,9 @@ from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
 from batchq.ledger.dynamodb.fleet import Process
 from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import INDEX, Keys, document_of, ordinal_of
-from batchq.ledger.dynamodb.unit import Unit, current_rows, read_items, unit_items
-from batchq.ledger.dynamodb.wire import absent, equal, present, write
-from batchq.ledger.records import Committed, Failed, Policy, State
+from batchq.ledger.dynamodb.unit import Unit, read_items, unit_items
+from batchq.ledger.dynamodb.wire import Key, absent, equal, present, write
+from batchq.ledger.records import Committed, CommittedResult, Failed, Policy, State
 from batchq.result import Result
 
 __all__ = ["Settling"]
@@ -61,6 +61,19 @@ class Settling:
     def _commit_one(self, result: Result) -> ItemRow | None:
         """The item's row with this result in it, or none if it was refused."""
         key = self._keys.document(document_of(result.item_id))
+        row = self._complete(key, result)
+        if row is not None:
+            return row
+        # It may be this very result that is there already, or lie apart.
+        found = read_items(self._calls, self._keys, [result.item_id]).get(result.item_id)
+        if found is not None and found.apart and found.held_under(result.token):
+            return self._complete(found.lies_at(self._keys), result) or self._commit_one(result)
+        if found and found.committed_under(result.token) and found.sha256 == result.stored.sha256:
+            return found
+        return None
+
+    def _complete(self, key: Key, result: Result) -> ItemRow | None:
+        """Write the result into the row there, if it is that of the item and still held."""
         try:
             row = self._calls.write(
                 key,
@@ -76,14 +89,9 @@ class Settling:
                     equal("tok", result.token),
                 ],
             )
-            return ItemRow.unpack(row)
         except ConditionFailed:
-            pass
-        # It may be this very result that is there already.
-        found = read_items(self._calls, self._keys, [result.item_id]).get(result.item_id)
-        if found and found.committed_under(result.token) and found.sha256 == result.stored.sha256:
-            return found
-        return None
+            return None
+        return ItemRow.unpack(row)
 
     def _settle(self, rows: Sequence[ItemRow]) -> None:
         def count(unit: Unit) -> None:
@@ -178,7 +186,7 @@ class Settling:
                     was = row.rev
                     unit.leave(row)
                     move(unit, row, one)
-                    unit.put(self._keys.document(row.digest), row, was)
+                    unit.put(row, was)
                     done.append((one, row))
                 return done
 
@@ -190,29 +198,63 @@ class Settling:
     def retry(self, digests: Sequence[int] | None, names: set[str], cause: str | None) -> int:
         """Send dead letters back: those of these documents, or all where none are named."""
         sent_back = 0
-        for page in pages(
-            self._all_dead(cause) if digests is None else digests, unit_items(self._calls)
-        ):
+        places = self._all_dead(cause) if digests is None else self._versions(digests)
+        for page in pages(places, unit_items(self._calls)):
 
-            def work(unit: Unit, page: Sequence[int] = page) -> int:
+            def work(unit: Unit, page: Sequence[Key] = page) -> int:
                 moved = 0
-                for row in current_rows(self._calls, self._keys, page).values():
+                for row in map(ItemRow.unpack, self._calls.get_all(page).values()):
                     named = not names or row.source_id in names
                     dead = row.state == State.DEAD_LETTERED
                     if dead and named and cause in (None, row.cause):
                         was = row.rev
                         items.begin_anew(row, unit.tally(self._worker), self._now)
-                        unit.put(self._keys.document(row.digest), row, was)
+                        unit.put(row, was)
                         moved += 1
                 return moved
 
             sent_back += self._together(work)
         return sent_back
 
-    def _all_dead(self, cause: str | None) -> Iterator[int]:
+    def _all_dead(self, cause: str | None) -> Iterator[Key]:
         for row in self._calls.query(self._keys.all_dead, index=INDEX):
             if cause in (None, row.get("cause", "")):
-                yield int(row["sk"], 16)
+                yield row["pk"], row["sk"]
+
+    def _versions(self, digests: Sequence[int]) -> Iterator[Key]:
+        for digest in digests:
+            partition, start = self._keys.document(digest)
+            for row in self._calls.query(partition, "begins_with(#s, :a)", start):
+                yield row["pk"], row["sk"]
+
+    # -- reopen ------------------------------------------------------------------------------
+
+    def reopen(self, broken: Sequence[CommittedResult]) -> int:
+        """Take back results that are still what is given; how many."""
+        reopened = 0
+        # Each writes a row of the history too.
+        for page in pages(broken, max(1, unit_items(self._calls) // 2)):
+
+            def work(unit: Unit, page: Sequence[CommittedResult] = page) -> int:
+                found = read_items(self._calls, self._keys, (one.item_id for one in page))
+                unit.read_leases(found.values())
+                moved = 0
+                for one in page:
+                    row = found.get(one.item_id)
+                    given = one.generation, one.stored.sha256
+                    if row is None or row.state != State.COMPLETED:
+                        continue
+                    if (row.generation, row.sha256) == given:
+                        was = row.rev
+                        unit.settle(row)
+                        unit.keep(self._keys.history(row.id, row.generation), row)
+                        items.reopen(row, unit.tally(self._worker), self._now)
+                        unit.put(row, was)
+                        moved += 1
+                return moved
+
+            reopened += self._together(work)
+        return reopened
 
     def _together(self, work: Callable[[Unit], T]) -> T:
         return together(self._calls, self._keys, work)

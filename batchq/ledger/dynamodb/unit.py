@@ -19,6 +19,10 @@ from batchq.ledger.dynamodb.wire import Condition, Key, absent, equal, present, 
 __all__ = ["Unit", "current_rows", "read_items", "shrink", "unit_items"]
 
 
+PLACES = 2
+"""Where a version may lie: in its document's place, or apart."""
+
+
 def unit_items(calls: Calls) -> int:
     """Items to move in one transaction: each takes a row and perhaps a lease, beside those
     of two processes."""
@@ -34,11 +38,18 @@ def current_rows(calls: Calls, keys: Keys, digests: Iterable[int]) -> dict[int, 
 def read_items(calls: Calls, keys: Keys, ids: Iterable[int]) -> dict[int, ItemRow]:
     """The rows of those items that are there, by id."""
     wanted = list(dict.fromkeys(ids))
-    current = current_rows(calls, keys, map(document_of, wanted))
-    found = {row.id: row for row in current.values()}
-    older = [i for i in wanted if i not in found and document_of(i) in current]
-    rows = calls.get_all(map(keys.version, older)) if older else {}
-    found.update((row.id, row) for row in map(ItemRow.unpack, rows.values()))
+    found: dict[int, ItemRow] = {}
+    left = wanted
+    # A version that changes places between the two looks is missed by both, once.
+    for _ in range(PLACES):
+        current = current_rows(calls, keys, map(document_of, left))
+        found.update((row.id, row) for row in current.values())
+        apart = [i for i in left if i not in found and document_of(i) in current]
+        rows = calls.get_all(map(keys.version, apart)) if apart else {}
+        found.update((row.id, row) for row in map(ItemRow.unpack, rows.values()))
+        left = [i for i in apart if i not in found]
+        if not left:
+            break
     return {i: found[i] for i in wanted if i in found}
 
 
@@ -50,6 +61,7 @@ class Unit:
         self._keys = keys
         self._items: dict[Key, tuple[ItemRow, int | None]] = {}
         self._deleted: dict[Key, int] = {}
+        self._kept: dict[Key, dict[str, object]] = {}
         self._leases: dict[Key, LeaseRow | None] = {}
         self._left: defaultdict[Key, set[bytes]] = defaultdict(set)
         self._processes: dict[str, tuple[dict[str, object], list[Condition]]] = {}
@@ -64,10 +76,15 @@ class Unit:
         """What is to be added to the tallies of a process."""
         return self._tallies[name]
 
-    def put(self, key: Key, row: ItemRow, was: int | None) -> None:
-        """Write `row`, if the one under `key` is of revision `was`, or absent."""
+    def put(self, row: ItemRow, was: int | None) -> None:
+        """Write `row` in its place, if what lies there is of revision `was`, or nothing."""
+        key = row.lies_at(self._keys)
         before = self._items.get(key)
         self._items[key] = row, was if before is None else before[1]
+
+    def keep(self, key: Key, row: ItemRow) -> None:
+        """Keep a copy of the row as it is now, for the history."""
+        self._kept[key] = {n: v for n, v in row.pack(self._keys).items() if n not in ("q", "r")}
 
     def delete(self, key: Key, was: int) -> None:
         """Delete an item's row of that revision, unless this unit would write it."""
@@ -135,6 +152,7 @@ class Unit:
             write(table, key, delete=True, only_if=[equal("v", was)])
             for key, was in self._deleted.items()
         ]
+        actions += [write(table, key, put=copy) for key, copy in self._kept.items()]
         for key, gone in self._left.items():
             lease = self._leases[key]
             if lease is not None and gone:
