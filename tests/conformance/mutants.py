@@ -18,11 +18,14 @@ import pytest
 from batchq.ledger import memory
 from batchq.ledger.base import CommittedResult, State
 from batchq.ledger.contact import Contact
+from batchq.ledger.dynamodb import claiming, items, reaping, settling, unit, wire
+from batchq.ledger.dynamodb import ledger as dynamo_ledger
 from batchq.ledger.memory import MemoryLedger
 from batchq.ledger.rows import Row, Tables
 from batchq.ledger.sql import engine, enqueueing, holding, process
 from tests.conformance import test_ledger_claim as claims
 from tests.conformance import test_ledger_commit as commits
+from tests.conformance import test_ledger_dynamodb as apart
 from tests.conformance import test_ledger_enqueue as enqueues
 from tests.conformance import test_ledger_processes as processes
 from tests.conformance import test_ledger_races as races
@@ -228,7 +231,116 @@ def breaks_off(prepare: Any) -> Callable[[World], object]:
     return partial(transactions.test_a_verb_that_breaks_off_leaves_no_trace, prepare=prepare)
 
 
+def any_value(*names: str) -> Callable[..., Any]:
+    """Conditions that demand of these attributes that they are there, and of others a value."""
+
+    def equal(name: str, value: object) -> wire.Condition:
+        return wire.present(name) if name in names else wire.equal(name, value)
+
+    return equal
+
+
+def whether_there_or_not(name: str = "") -> wire.Condition:
+    return wire.absent("never")
+
+
+def every_beat(watch: Any, *_: Any) -> Any:
+    return list(watch._beats.values())
+
+
+def lose_alone_in_dynamodb(row: Any, *arguments: Any, alone: bool, lose: Any = items.lose) -> None:
+    lose(row, *arguments, alone=True)
+
+
+DYNAMO = ("dynamodb",)
+
 MUTANTS = [
+    Mutant(
+        "commit takes any token, in DynamoDB",
+        DYNAMO,
+        replaced(settling, "equal", any_value("tok")),
+        commits.test_a_commit_under_a_token_that_does_not_hold_is_fenced,
+    ),
+    Mutant(
+        "an item may be committed twice",
+        DYNAMO,
+        replaced(settling, "equal", any_value("st")),
+        commits.test_the_same_token_with_another_digest_is_fenced,
+    ),
+    Mutant(
+        "fail takes any token, in DynamoDB",
+        DYNAMO,
+        replaced(items.ItemRow, "held_under", lambda row, token: row.state == State.LEASED),
+        returns.test_a_failure_under_a_token_that_does_not_hold_is_fenced,
+    ),
+    Mutant(
+        "a commit is not recognised when it comes again, in DynamoDB",
+        DYNAMO,
+        replaced(items.ItemRow, "committed_under", never),
+        repeated.test_commit_repeated,
+    ),
+    Mutant(
+        "a commit that comes again is counted again",
+        DYNAMO,
+        replaced(unit.Unit, "leave", always),
+        repeated.test_commit_repeated,
+    ),
+    Mutant(
+        "a claim is not recognised when it comes again, in DynamoDB",
+        DYNAMO,
+        replaced(claiming.Claiming, "_again", lambda *_: None),
+        repeated.test_claim_repeated,
+    ),
+    Mutant(
+        "the reaped may announce a claim",
+        DYNAMO,
+        replaced(claiming, "equal", any_value("state")),
+        apart.test_a_worker_that_is_reaped_while_it_chooses_claims_nothing,
+        refusal="stays leased",
+    ),
+    Mutant(
+        "a claim may land after its worker was reaped",
+        DYNAMO,
+        replaced(reaping, "entry_rev", lambda one: -1),
+        apart.test_a_claim_that_lands_after_its_worker_was_reaped_takes_nothing,
+    ),
+    Mutant(
+        "a process is reaped whose beat has moved",
+        DYNAMO,
+        replaced(reaping, "equal", any_value("n")),
+        apart.test_a_beat_after_the_last_look_saves_its_process,
+    ),
+    Mutant(
+        "the reaped may beat, in DynamoDB",
+        DYNAMO,
+        replaced(dynamo_ledger, "present", whether_there_or_not),
+        reaps.test_a_reaped_worker_is_over,
+    ),
+    Mutant(
+        "a beat need not be seen for a TTL",
+        DYNAMO,
+        replaced(reaping.Watch, "silent", every_beat),
+        reaps.test_who_beats_is_not_reaped,
+    ),
+    Mutant(
+        "whoever comes may reap, in DynamoDB",
+        DYNAMO,
+        replaced(Contact, "lasted", always),
+        reaps.test_a_client_that_was_silent_reaps_nothing_for_a_ttl,
+    ),
+    Mutant(
+        "every loss counts as a lone one, in DynamoDB",
+        DYNAMO,
+        replaced(items, "lose", lose_alone_in_dynamodb),
+        reaps.test_losses_in_company_end_nothing,
+    ),
+    Mutant(
+        "what moved is not looked at again",
+        DYNAMO,
+        replaced(unit, "equal", any_value("v")),
+        races.test_commit_fail_and_release_of_one_token_exclude_each_other,
+        tries=10,
+    ),
     Mutant(
         "commit takes any token",
         ALL,

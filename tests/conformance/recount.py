@@ -1,8 +1,9 @@
-"""A recount of a SQL ledger's rows that shares no code with it."""
+"""A recount of a ledger's rows that shares no code with it."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -10,8 +11,9 @@ from typing import Any
 
 import psycopg
 
-from tests.conformance.backends import SqlBackend
+from tests.conformance.backends import DynamoBackend, SqlBackend
 from tests.conformance.world import World
+from tests.faults.dynamo_rows import scan, tables
 
 __all__ = ["check_rows", "history", "recount"]
 
@@ -26,6 +28,22 @@ def check_rows(world: World) -> None:
     if isinstance(world.backend, SqlBackend):
         counted = recount(world.backend.url, world.run.id)
         assert counted == {name: tallies[name] for name in counted}
+    if isinstance(world.backend, DynamoBackend):
+        counted = recount_dynamo(world.backend, world.run.id)
+        assert counted == {name: tallies[name] for name in counted}
+
+
+def recount_dynamo(backend: DynamoBackend, run: int) -> dict[str, int]:
+    """The same of a table in DynamoDB, by its raw rows."""
+    found = tables(scan(backend.sdk, backend.table))
+    rows = {name: [row for row in found[name] if row["run_id"] == run] for name in STATES}
+    items = [row for row in found["items"] if row["run_id"] == run]
+    identities = Counter((row["source_id"], row["source_version"]) for row in items)
+    assert set(identities.values()) <= {1}, "two items are the same"
+    current = Counter(row["source_id"] for row in items if row["current"])
+    assert current == dict.fromkeys({row["source_id"] for row in items}, 1), "no one current item"
+    assert not any(row["current"] for row in rows["superseded"]), "a current item is superseded"
+    return _sums({name: len(of_state) for name, of_state in rows.items()}, len(items))
 
 
 def recount(url: str, run_id: int) -> dict[str, int]:
@@ -77,9 +95,12 @@ def _recount(query: Query, run: int) -> dict[str, int]:
     )
     assert orphans == [(0,)], "a stopped worker holds items"
 
-    counts = {name: len(found) for name, found in rows.items()}
+    return _sums({name: len(found) for name, found in rows.items()}, len(items))
+
+
+def _sums(counts: dict[str, int], items: int) -> dict[str, int]:
     return {
-        "total": len(items) - counts["superseded"],
+        "total": items - counts["superseded"],
         "ready": counts["ready"] + counts["delayed"],
         "delayed": counts["delayed"],
         "leased": counts["leased"],

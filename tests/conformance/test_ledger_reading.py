@@ -170,3 +170,16 @@ def test_a_lease_cap_of_a_suspect_is_one(world: World) -> None:
     """The rule of isolation and that of shrinking leases meet."""
     assert [lease_cap(losses, 100) for losses in range(4)] == [100, 10, 1, 1]
     assert lease_cap(ISOLATED_LOSSES, 1_000) == 1
+
+
+def test_counts_say_whether_they_are_exact(world: World) -> None:
+    """Where tallies settle with each lease, an open one leaves room for doubt."""
+    world.worker()
+    world.enqueue("a")
+    assert world.ledger.counts(world.run).exact
+    lease = world.hold("worker")
+    counts = world.ledger.counts(world.run)
+    assert (counts.exact, counts.tallies.leased) == (world.backend.settles_at_once, 1)
+    world.commit("worker", lease)
+    counts = world.ledger.counts(world.run)
+    assert (counts.exact, counts.run_is_over) == (True, True)

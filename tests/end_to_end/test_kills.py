@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from batchq.clock import random_hex
+from tests.dynamodb import TRANSACTION, local_endpoint, unavailable
 from tests.end_to_end.fleet import Fleet, Site
 from tests.faults.checker import audit, tally
 from tests.postgres import create_database, drop_database, running_server
+from tests.s3 import point_sdk_at
 
 WORKERS = 4
 KILLS = 200
@@ -49,6 +53,25 @@ def test_kills_in_the_middle_of_shards_lose_and_double_nothing(tmp_path: Path) -
     assert tally(ledger, "default", "lost_leases") > 0
     # Layout `item` would have left its objects here too.
     assert {path.name for path in site.results.rglob("*.json")} == {"run.json"}
+
+
+@pytest.mark.skipif(
+    os.environ.get("BATCHQ_DYNAMODB") != "full", reason="by hand: BATCHQ_DYNAMODB=full"
+)
+@pytest.mark.timeout(1800)
+def test_kills_on_dynamodb_lose_and_double_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On DynamoDB Local, where no transaction spans a claim. BATCHQ_KILLS says how many."""
+    if (reason := unavailable()) is not None:
+        pytest.skip(reason)
+    point_sdk_at("", monkeypatch)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", local_endpoint())
+    transaction = TRANSACTION["dynamodb-local"]
+    ledger = f"dynamodb://kills-{random_hex(32)}?region=us-east-1&transaction={transaction}"
+    kills = int(os.environ.get("BATCHQ_KILLS", PORTION))
+    storm(Site(tmp_path, ledger, seconds=0.02), "item", kills=kills, stops=kills // 10)
+    assert tally(ledger, "default", "lost_leases") > 0
 
 
 def storm(site: Site, layout: str, *, kills: int, stops: int) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 
 import zstandard
 
+from tests.faults.dynamo_rows import read_tables
+
 STATES = ("ready", "delayed", "leased", "results", "dead_letters", "superseded")
 
 
@@ -167,7 +169,9 @@ def tally(ledger: str, run: str, name: str) -> int:
 def _read(
     ledger: str, names: tuple[str, ...] = ("runs", "workers", "items", "fenced", *STATES)
 ) -> dict[str, list[dict[str, Any]]]:
-    """The named tables, whole, in one snapshot."""
+    """The named tables, whole, in one snapshot (on DynamoDB, while nothing moves)."""
+    if ledger.startswith("dynamodb:"):
+        return read_tables(ledger)
     if ledger.startswith("sqlite:///"):
         lite = sqlite3.connect(ledger.removeprefix("sqlite:///"), isolation_level=None)
         lite.row_factory = sqlite3.Row

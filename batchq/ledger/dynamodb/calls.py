@@ -39,9 +39,6 @@ B = TypeVar("B")
 PARALLEL = 16
 """Single writes in flight at a time, and connections."""
 
-TRANSACTION = 100
-"""Rows that one transaction may write."""
-
 BATCH_GET = 100
 
 PASSING = frozenset(
@@ -145,7 +142,7 @@ class Calls:
         patience: float,
         *,
         parallel: int = PARALLEL,
-        transaction: int = TRANSACTION,
+        transaction: int = 100,
         consumed: Callable[[str, Any], None] | None = None,
     ) -> None:
         self.table = table

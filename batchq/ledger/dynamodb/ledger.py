@@ -13,7 +13,7 @@ from batchq.item import NewItem
 from batchq.lease import Failure, Held, Lease, ReleaseReason
 from batchq.ledger.contact import Contact
 from batchq.ledger.dynamodb import enqueueing, reading, reaping, runs, table
-from batchq.ledger.dynamodb.calls import PARALLEL, TRANSACTION, Calls, ConditionFailed, connect
+from batchq.ledger.dynamodb.calls import PARALLEL, Calls, ConditionFailed, connect
 from batchq.ledger.dynamodb.claiming import Claiming
 from batchq.ledger.dynamodb.fleet import Process, newcomer
 from batchq.ledger.dynamodb.keys import Keys, RandomRanks, Ranks, name_key
@@ -62,9 +62,8 @@ class DynamoLedger:
     `url` is `dynamodb://TABLE?region=…` (see `table`). `clock` gives the monotonic time by
     which a reaper judges; `ledger_clock`, for tests, stands in for the server's own clock.
     What may pass is sent again for `patience` seconds. `ranks` and `shards` say how items
-    spread; `parallel` and `transaction`, how many writes are in flight and how many rows one
-    transaction has (servers before 2022 take fewer). `client` is the SDK's, made when it is
-    first needed; `consumed` is told the operation and the consumed capacity of each answer.
+    spread, and `parallel` how many writes are in flight. `client` is the SDK's, made when it
+    is first needed; `consumed` is told the operation and the capacity of each answer.
     """
 
     def __init__(
@@ -78,7 +77,6 @@ class DynamoLedger:
         ranks: Ranks | None = None,
         shards: int = table.SHARDS,
         parallel: int = PARALLEL,
-        transaction: int = TRANSACTION,
         client: Any = None,
         consumed: Callable[[str, Any], None] | None = None,
     ) -> None:
@@ -99,7 +97,7 @@ class DynamoLedger:
             self._clock,
             patience,
             parallel=parallel,
-            transaction=transaction,
+            transaction=address.transaction,
             consumed=consumed,
         )
 

@@ -2,9 +2,10 @@
 
     dynamodb://TABLE?region=eu-west-1&pitr=on&protect=on&tag.team=search
 
-`region` may come from the SDK's environment. The others matter to `init` alone: `pitr`
-switches point-in-time recovery on, `protect` protects the table from deletion, and each
-`tag.NAME` is a tag. What is switched on is never switched off here.
+`region` may come from the SDK's environment. `pitr`, `protect` and `tag.NAME` matter to `init`
+alone: point-in-time recovery, protection from deletion, and a tag each. What is switched on
+is never switched off here. `transaction` is the number of rows that one transaction may
+write: 100, but 25 or 10 on emulators older than 2022.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ _HINT = (
     "write dynamodb://TABLE?region=REGION, with &pitr=on, &protect=on or &tag.NAME=VALUE for init"
 )
 
+TRANSACTION, LEAST = 100, 6
+"""Rows that one transaction may write, and the fewest that batchq can do with."""
+
 READY_S, POLL_S = 120.0, 0.5
 
 
@@ -45,6 +49,7 @@ class Address:
     region: str | None = None
     pitr: bool = False
     protect: bool = False
+    transaction: int = TRANSACTION
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -58,12 +63,16 @@ class Address:
         tags = {name[4:]: given.pop(name) for name in list(given) if name.startswith("tag.")}
         region = given.pop("region", None) or None
         switches = {name: given.pop(name, "off") for name in ("pitr", "protect")}
+        transaction = given.pop("transaction", str(TRANSACTION))
+        if not transaction.isdecimal() or not LEAST <= int(transaction) <= TRANSACTION:
+            given["transaction"] = transaction
         wrong = [*given, *(n for n, value in switches.items() if value not in ("on", "off"))]
         if wrong or parts.path.strip("/") or "" in tags:
             raise UsageError(
                 f"{redact(url)}: not understood: {', '.join(wrong) or 'path or tag'}", hint=_HINT
             )
-        return cls(table, region, switches["pitr"] == "on", switches["protect"] == "on", tags)
+        pitr, protect = (switches[name] == "on" for name in ("pitr", "protect"))
+        return cls(table, region, pitr, protect, int(transaction), tags)
 
     def __str__(self) -> str:
         return f"dynamodb://{self.table}" + (f"?region={self.region}" if self.region else "")

@@ -1,0 +1,345 @@
+"""What the ledger in DynamoDB owes to its table: rows that move apart, and who may die between.
+
+The SDK is interposed: a test acts before or after a request, breaks off there as a process
+that dies, or loses the answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from batchq.errors import WorkerReaped
+from batchq.lease import Failure, ReleaseReason
+from batchq.ledger.base import Ledger, Reaped, Role, State
+from batchq.ledger.dynamodb import DynamoLedger
+from batchq.ledger.dynamodb.keys import RandomRanks
+from tests.conformance.backends import DynamoBackend, dynamo_backend
+from tests.conformance.recount import check_rows
+from tests.conformance.world import TTL, World, document, held
+
+DYNAMO = pytest.mark.parametrize("backend", ["dynamodb", "dynamodb-local"], indirect=True)
+
+Hook = Callable[[str, int], None]
+
+
+class BrokenOff(BaseException):
+    """The process died here, as far as the table knows."""
+
+
+class Interposed:
+    """The SDK's client with something done `before` and `after` each request."""
+
+    def __init__(self, sdk: Any, before: Hook, after: Hook) -> None:
+        self._sdk = sdk
+        self._before = before
+        self._after = after
+        self.requests = 0
+        self.counting = True
+
+    def __getattr__(self, operation: str) -> Any:
+        def ask(**request: Any) -> Any:
+            if not self.counting:
+                return getattr(self._sdk, operation)(**request)
+            self.requests += 1
+            number = self.requests
+            self._before(operation, number)
+            answer = getattr(self._sdk, operation)(**request)
+            self._after(operation, number)
+            return answer
+
+        return ask
+
+
+def nothing(operation: str, number: int) -> None:
+    """The hook of who only counts."""
+
+
+def once(operation: str, act: Callable[[], object]) -> Hook:
+    """`act` at the first request of that kind."""
+    left = [operation]
+
+    def hook(asked: str, number: int) -> None:
+        if asked in left:
+            left.remove(asked)
+            act()
+
+    return hook
+
+
+@contextmanager
+def interposed(
+    world: World, before: Hook = nothing, after: Hook = nothing
+) -> Iterator[tuple[DynamoLedger, Interposed]]:
+    """Another client of the ledger, whose requests are interposed."""
+    backend = world.backend
+    assert isinstance(backend, DynamoBackend)
+    sdk = Interposed(backend.sdk, before, after)
+    ledger = backend.open(client=sdk)
+    # What it learns of the table at its first call is not part of any verb.
+    sdk.counting = False
+    ledger.counts(world.run)
+    sdk.counting = True
+    yield ledger, sdk
+
+
+def another_table(world: World, shards: int = 1) -> AbstractContextManager[DynamoBackend]:
+    """A table of its own in the same emulator."""
+    backend = world.backend
+    assert isinstance(backend, DynamoBackend)
+    return dynamo_backend(backend.name, backend.endpoint, shards)
+
+
+def finish(world: World) -> None:
+    """Everybody else is gone: whatever they left must come to its end."""
+    for process in world.ledger.workers(world.run):
+        world.ledger.stop(process.name, "gone")
+    last = world.worker("last")
+    for _ in range(30):
+        lease = world.claim(last)
+        if lease is not None:
+            world.commit(last, lease)
+        elif world.ledger.counts(world.run).run_is_over:
+            break
+        else:
+            world.pass_time(60, [last])
+            world.ledger.reap(last, 1_000)
+    counts = world.ledger.counts(world.run)
+    assert counts.run_is_over
+    assert counts.tallies.completed + counts.tallies.dead_lettered == counts.tallies.total
+    check_rows(world)
+
+
+def look_with_the_eyes_of(seer: Ledger, ledger: DynamoLedger) -> None:
+    """What the first has seen for a TTL, the second may act on."""
+    assert isinstance(seer, DynamoLedger)
+    ledger._watches, ledger._contact = seer._watches, seer._contact
+
+
+# -- who is reaped in the middle of a claim ------------------------------------------------------
+
+
+@DYNAMO
+def test_a_worker_that_is_reaped_while_it_chooses_claims_nothing(world: World) -> None:
+    """Its intent is refused with the mark on its row: nobody would look for it any more."""
+    world.worker("victim")
+    world.enqueue_many(3)
+    act = once("transact_write_items", lambda: world.lose("victim"))
+    with interposed(world, act) as (ledger, _), pytest.raises(WorkerReaped, match="victim"):
+        ledger.claim("victim", "t", 2, alone=True)
+    assert world.states(["000", "001", "002"]) == [State.READY] * 3
+    finish(world)
+
+
+@DYNAMO
+def test_a_claim_that_lands_after_its_worker_was_reaped_takes_nothing(world: World) -> None:
+    """The reaper gave what it had not reached another revision."""
+    world.worker("victim")
+    world.enqueue_many(3)
+    act = once("update_item", lambda: world.lose("victim"))
+    # Having found nothing left of what it wanted, it asks once more, and is told.
+    with interposed(world, act) as (ledger, _), pytest.raises(WorkerReaped, match="victim"):
+        ledger.claim("victim", "t", 2, alone=True)
+    assert world.states(["000", "001", "002"]) == [State.READY] * 3
+    assert world.tallies.lost_leases == 0
+    finish(world)
+
+
+@DYNAMO
+def test_a_worker_reaped_in_the_middle_of_a_claim_loses_what_it_took(world: World) -> None:
+    """What landed before comes back as a loss, what would have landed later never left."""
+    world.worker("victim")
+    world.enqueue_many(3)
+    taken = []
+
+    def die_after_the_first(operation: str, number: int) -> None:
+        if operation == "update_item":
+            taken.append(number)
+            if len(taken) == 1:
+                world.lose("victim")
+
+    with interposed(world, after=die_after_the_first) as (ledger, _):
+        lease = ledger.claim("victim", "t", 3, alone=True)
+    assert lease is None or len(lease.items) == 1
+    assert world.states(["000", "001", "002"]) == [State.DELAYED, State.READY, State.READY]
+    assert world.tallies.lost_leases == 1
+    finish(world)
+
+
+@DYNAMO
+def test_a_beat_after_the_last_look_saves_its_process(world: World) -> None:
+    """The mark is set only on a beat that has not moved since it was seen."""
+    world.worker("living")
+    world.register("reaper", Role.OPERATOR)
+    world.pass_time(1.25 * TTL, ["reaper"])
+    other = world.client()
+
+    def beat() -> None:
+        assert other.beat("living", TTL)
+
+    with interposed(world, once("transact_write_items", beat)) as (ledger, _):
+        look_with_the_eyes_of(world.ledger, ledger)
+        assert "living" not in ledger.reap("reaper", 10).workers
+    assert world.ledger.beat("living", TTL)
+
+
+# -- items that spread ---------------------------------------------------------------------------
+
+
+@DYNAMO
+def test_items_that_spread_at_random_are_all_found(world: World) -> None:
+    """Over sixteen shards, from a random start: each once, and the pages in one order."""
+    with another_table(world, shards=16) as spread:
+        ledger = spread.open(ranks=RandomRanks())
+        run = ledger.create_run("run", "p-1", {}, "item")
+        ledger.register(run, "e", TTL, Role.ENQUEUER, {})
+        names = [f"{n:03}" for n in range(40)]
+        ledger.enqueue("e", 1, [document(name) for name in names])
+        ledger.register(run, "w", TTL, Role.WORKER, {})
+        found: list[str] = []
+        while lease := ledger.claim("w", f"t{len(found)}", 9, alone=True):
+            found += [item.source_id for item in lease.items]
+            ledger.commit("w", world.results(lease))
+        assert sorted(found) == names
+        pages, after = [], 0
+        while page := ledger.results(run, after, 7):
+            pages += page
+            after = page[-1].item_id
+        assert sorted(row.source_id for row in pages) == names
+        assert [row.item_id for row in pages] == sorted(row.item_id for row in pages)
+
+
+# -- breaking off, and lost answers, at every request --------------------------------------------
+
+
+def claim(world: World) -> Callable[[DynamoLedger], object]:
+    world.worker("w")
+    world.enqueue_many(3)
+    world.release("w", world.hold("w", 1))
+    return lambda ledger: ledger.claim("w", "t", 3, alone=True)
+
+
+def commit(world: World) -> Callable[[DynamoLedger], object]:
+    world.worker("w")
+    world.enqueue_many(3)
+    one, two = world.hold("w", 2), world.hold("w", 1)
+    world.release("w", two)
+    results = world.results(one) + world.results(two)
+    return lambda ledger: ledger.commit("w", results)
+
+
+def fail(world: World) -> Callable[[DynamoLedger], object]:
+    world.worker("w")
+    world.enqueue_many(3)
+    one, two, _ = held(world.hold("w"))
+    failures = [Failure(one, "c", "e"), Failure(two, "c", "e", final=True)]
+    return lambda ledger: ledger.fail("w", failures)
+
+
+def release(world: World) -> Callable[[DynamoLedger], object]:
+    world.worker("w")
+    world.enqueue_many(3)
+    lease = world.hold("w", 2)
+    return lambda ledger: ledger.release("w", held(lease), ReleaseReason.STORE)
+
+
+def stop(world: World) -> Callable[[DynamoLedger], object]:
+    world.worker("w")
+    world.enqueue_many(3)
+    world.hold("w", 2)
+    return lambda ledger: ledger.stop("w", "end")
+
+
+def enqueue(world: World) -> Callable[[DynamoLedger], object]:
+    world.worker("w")
+    world.enqueue_many(4)
+    world.hold("w", 1)
+    world.commit("w", world.hold("w", 1))
+    world.register("e", Role.ENQUEUER)
+    batch = [document(f"{n:03}", "v2") for n in range(3)] + [document("003"), document("new")]
+    return lambda ledger: ledger.enqueue("e", 1, batch)
+
+
+def retry(world: World) -> Callable[[DynamoLedger], object]:
+    world.worker("w")
+    for name in ("a", "b"):
+        world.dead_letter(name, "w")
+    return lambda ledger: ledger.retry("w", world.run)
+
+
+def reap(world: World) -> Callable[[DynamoLedger], object]:
+    world.worker("w")
+    world.enqueue_many(3)
+    world.hold("w", 2)
+    world.register("reaper", Role.OPERATOR)
+    world.pass_time(1.25 * TTL, ["reaper"])
+
+    def work(ledger: DynamoLedger) -> Reaped:
+        look_with_the_eyes_of(world.ledger, ledger)
+        return ledger.reap("reaper", 10)
+
+    return work
+
+
+EVERYDAY = [commit]
+ALL = [claim, commit, fail, release, stop, enqueue, retry, reap]
+STORIES = ALL if os.environ.get("BATCHQ_DYNAMODB") == "full" else EVERYDAY
+
+
+@DYNAMO
+@pytest.mark.parametrize("prepare", STORIES, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("sent", [False, True], ids=["before", "after"])
+def test_a_process_that_dies_at_any_request_strands_nothing(
+    world: World, prepare: Callable[[World], Callable[[DynamoLedger], object]], sent: bool
+) -> None:
+    """Neither an item nor a tally, whichever request was its last, answered or not."""
+    for number in range(1, 200):
+
+        def die(operation: str, asked: int, at: int = number) -> None:
+            if asked == at:
+                raise BrokenOff
+
+        hooks = (nothing, die) if sent else (die, nothing)
+        with another_table(world) as table:
+            own = World(table)
+            call = prepare(own)
+            with interposed(own, *hooks) as (ledger, _):
+                try:
+                    call(ledger)
+                except BrokenOff:
+                    finish(own)
+                else:
+                    break
+    assert number > 1
+
+
+@DYNAMO
+@pytest.mark.parametrize("prepare", STORIES, ids=lambda p: p.__name__)
+def test_a_lost_answer_is_asked_for_again_and_changes_nothing(
+    world: World, prepare: Callable[[World], Callable[[DynamoLedger], object]]
+) -> None:
+    """The request took effect, and the connection broke: the same end as without."""
+    expected: object = None
+    for number in range(200):
+
+        def lose(operation: str, asked: int, at: int = number) -> None:
+            if asked == at:
+                raise EndpointConnectionError(endpoint_url="http://lost")
+
+        with another_table(world) as table:
+            own = World(table)
+            call = prepare(own)
+            with interposed(own, after=lose) as (ledger, sdk):
+                answer = call(ledger)
+            check_rows(own)
+            found = answer, own.tallies
+            expected = expected or found
+            assert found == expected, f"after the lost answer of request {number}"
+            if sdk.requests < number:
+                break
+    assert number > 1
