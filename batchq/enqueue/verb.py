@@ -1,6 +1,6 @@
 """The verb: from sources to acknowledged items of a run.
 
-    list → fingerprint, in threads → number a batch → ledger.enqueue, asked again until answered
+    list → fingerprint → number a batch → ledger.enqueue, asked again until answered
 
 Memory does not grow with the number of documents: every queue is bounded, and the batches
 go out in listing order. What the ledger has acknowledged stays, whatever ends this.
@@ -9,11 +9,12 @@ go out in listing order. What the ledger has acknowledged stays, whatever ends t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from batchq.clock import Clock
-from batchq.enqueue.fingerprinting import Fingerprinting, Stage, as_it_lies, chunks
+from batchq.enqueue.ahead import Ahead
+from batchq.enqueue.fingerprinting import Fingerprinting, Portion, Stage, as_it_lies, chunks
 from batchq.enqueue.sending import Presence, Sender
 from batchq.item import NewItem
 from batchq.ledger.base import Enqueued, Ledger, Rejection, Run
@@ -72,7 +73,7 @@ def plan(sources: Sequence[Source], *, on_progress: Callable[[int], None] | None
             if len(sources) > 1:
                 named.add(digest)
         seen = len(chunk.found) + len(chunk.rejected)
-        tally.add(seen, Enqueued(rejected=tuple(rejected)))
+        tally.add(Enqueued(new=seen - len(rejected), rejected=tuple(rejected)))
     return Plan(tally.seen, size, tuple(tally.rejected), tally.rejected_total)
 
 
@@ -103,19 +104,30 @@ def enqueue(
     tally = _Tally(on_progress)
     with (
         Presence(ledger, run, clock, ttl) as presence,
-        Fingerprinting(reader, threads, stage) as done,
+        Fingerprinting(reader, threads, stage) as fingerprinted,
     ):
         sender = Sender(ledger, presence, clock, replace)
-        items: list[NewItem] = []
-        for chunk_items, rejected in done.in_order(chunks(sources)):
-            items += chunk_items
-            tally.add(len(rejected), Enqueued(rejected=tuple(rejected)))
-            while len(items) >= batch_size:
-                tally.add(batch_size, sender.send(items[:batch_size]))
-                del items[:batch_size]
-        if items:
-            tally.add(len(items), sender.send(items))
+        # In a thread of its own, so that documents are read while the database writes.
+        with Ahead(sender.send, threads=1, ahead=2, name="send") as sent:
+            portions = fingerprinted.in_order(chunks(sources))
+            for answer in sent.each(_batches(portions, batch_size, tally)):
+                tally.add(answer)
     return tally.report(run)
+
+
+def _batches(
+    portions: Iterable[Portion], batch_size: int, tally: _Tally
+) -> Iterator[list[NewItem]]:
+    """Items in batches for the ledger; what was rejected before is tallied."""
+    items: list[NewItem] = []
+    for portion in portions:
+        items += portion.items
+        tally.add(Enqueued(rejected=tuple(portion.rejected)))
+        while len(items) >= batch_size:
+            yield items[:batch_size]
+            del items[:batch_size]
+    if items:
+        yield items
 
 
 @dataclass(slots=True)
@@ -130,7 +142,8 @@ class _Tally:
     rejected: list[Rejection] = field(default_factory=list)
     rejected_total: int = 0
 
-    def add(self, seen: int, answer: Enqueued) -> None:
+    def add(self, answer: Enqueued) -> None:
+        seen = answer.new + answer.known + len(answer.rejected)
         if seen == 0:
             return
         self.seen += seen

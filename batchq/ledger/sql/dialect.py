@@ -67,6 +67,7 @@ SQLITE = Dialect(
         "now": "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)",
         "in_ids": "IN (SELECT value FROM json_each(:ids))",
         "in_names": "IN (SELECT value FROM json_each(:names))",
+        "each_id": "(SELECT value AS id FROM json_each(:ids)) AS one",
         "tables": "SELECT name FROM sqlite_master WHERE type = 'table'",
         "for_update": "",
         "skip_locked": "",
@@ -82,6 +83,7 @@ POSTGRESQL = Dialect(
         # One index scan. As a join with the array, the planner would choose its direction.
         "in_ids": "= ANY (CAST(:ids AS bigint[]))",
         "in_names": "= ANY (CAST(:names AS text[]))",
+        "each_id": "unnest(CAST(:ids AS bigint[])) AS one (id)",
         "tables": "SELECT relname FROM pg_class WHERE relkind = 'r' AND pg_table_is_visible(oid)",
         "for_update": "FOR UPDATE",
         "skip_locked": "FOR UPDATE SKIP LOCKED",

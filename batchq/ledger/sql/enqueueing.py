@@ -28,21 +28,20 @@ _PASSES = 1000
 
 
 class _Named(NamedTuple):
-    """An item at its place in the batch, and the row of its document if there is one."""
+    """An item, and the row that its document has already."""
 
-    place: int
     new: NewItem
     document: Any
 
 
 @dataclass(slots=True)
 class _Plan:
-    """What is to become of each item of a batch; `rejected` by its place."""
+    """What is to become of each item of a batch; `fresh` ones are of new documents."""
 
-    fresh: list[_Named] = field(default_factory=list)
+    fresh: list[NewItem] = field(default_factory=list)
     same: list[_Named] = field(default_factory=list)
     changed: list[_Named] = field(default_factory=list)
-    rejected: dict[int, Rejection] = field(default_factory=dict)
+    rejected: list[Rejection] = field(default_factory=list)
 
 
 def enqueue(
@@ -68,7 +67,7 @@ def enqueue(
         # The first call of this batch was under way until now.
         return _answer_again(worker, batch, process)
     plan = _plan(process, items, documents, replace=replace)
-    answer = _Intake(process, policy).carry_out(plan)
+    answer = _Intake(process, policy).carry_out(plan, items)
     named = [name for name, document in documents.items() if document.enqueuer != process.id]
     if named:
         tx.run(sql.MARK_NAMED, run=process.run, worker=process.id, names=sorted(named))
@@ -81,24 +80,23 @@ def _plan(
 ) -> _Plan:
     plan = _Plan()
     named: set[str] = set()
-    for place, new in enumerate(items):
+    for new in items:
         document = documents.get(new.source_id)
-        one = _Named(place, new, document)
         if new.source_id in named or (document and document.enqueuer == process.id):
             reason = "named twice in this enqueue"
-            plan.rejected[place] = Rejection(new.source_id, reason)
+            plan.rejected.append(Rejection(new.source_id, reason))
         elif document is None:
-            plan.fresh.append(one)
+            plan.fresh.append(new)
         elif document.source_version == new.source_version:
-            plan.same.append(one)
+            plan.same.append(_Named(new, document))
         elif document.root == new.root or replace:
-            plan.changed.append(one)
+            plan.changed.append(_Named(new, document))
         else:
             reason = (
                 f"it is enqueued from {document.root}, and {new.root} has another version of it; "
                 "give one of the two another --prefix, or supersede it with --replace"
             )
-            plan.rejected[place] = Rejection(new.source_id, reason)
+            plan.rejected.append(Rejection(new.source_id, reason))
         named.add(new.source_id)
     return plan
 
@@ -112,28 +110,29 @@ class _Intake:
         self._tx = process.tx
         self._run = process.run
 
-    def carry_out(self, plan: _Plan) -> Enqueued:
+    def carry_out(self, plan: _Plan, items: Sequence[NewItem]) -> Enqueued:
         versions = self._versions([one.new.source_id for one in plan.changed])
         known = [(one.new, one.document.item_id, one.document.locator) for one in plan.same]
-        created = list(plan.fresh)
-        for one in plan.changed:
-            version = versions.get((one.new.source_id, one.new.source_version))
-            if version is None:
-                created.append(one)
-            else:
-                known.append((one.new, version.id, version.locator))
-        # Numbered in the order in which they were listed.
-        created.sort(key=lambda one: one.place)
-        ids = dict(
-            zip((c.new.source_id for c in created), self._new_ids(len(created)), strict=True)
-        )
-        self._add_documents([one.new for one in plan.fresh], ids)
-        self._add_items([one.new for one in created], ids)
+        created = plan.fresh
+        if plan.changed:
+            of_new_versions = {id(new) for new in plan.fresh}
+            for one in plan.changed:
+                version = versions.get((one.new.source_id, one.new.source_version))
+                if version is None:
+                    of_new_versions.add(id(one.new))
+                else:
+                    known.append((one.new, version.id, version.locator))
+            # Numbered in the order in which they were listed.
+            created = [new for new in items if id(new) in of_new_versions]
+        item_ids = self._new_ids(len(created))
+        ids = {new.source_id: item_id for new, item_id in zip(created, item_ids, strict=True)}
+        self._add_documents(plan.fresh, ids)
+        self._add_items(created, item_ids)
         self._name_again(known)
         superseded = self._supersede([one.document.item_id for one in plan.changed])
         current = ids | {new.source_id: item_id for new, item_id, _ in known}
         self._repoint([one.new for one in plan.changed], current)
-        return Enqueued(len(ids), len(known), superseded, tuple(plan.rejected.values()))
+        return Enqueued(len(ids), len(known), superseded, tuple(plan.rejected))
 
     def _versions(self, names: list[str]) -> dict[tuple[str, str], Any]:
         """Every item of the named documents."""
@@ -150,24 +149,25 @@ class _Intake:
         return sorted(row[0] for row in self._tx.rows(sql.NEXT_IDS, count=count))
 
     def _add_documents(self, fresh: list[NewItem], ids: dict[str, int]) -> None:
-        rows = sorted(
-            (self._run, new.source_id, ids[new.source_id], new.root, self._process.id)
-            for new in fresh
-        )
+        run, enqueuer = self._run, self._process.id
+        rows = [(run, new.source_id, ids[new.source_id], new.root, enqueuer) for new in fresh]
+        rows.sort()
         columns = ("run_id", "source_id", "item_id", "root", "enqueuer")
         if self._tx.insert("documents", columns, rows, new_only=True) < len(rows):
             # Another enqueue has just added some of them: now they are known.
             raise Repeat
 
-    def _add_items(self, created: list[NewItem], ids: dict[str, int]) -> None:
+    def _add_items(self, created: list[NewItem], ids: list[int]) -> None:
+        if not created:
+            return
+        run = self._run
         items = [
-            (ids[n.source_id], self._run, n.source_id, n.source_version, n.size, n.locator)
-            for n in created
+            (item_id, run, new.source_id, new.source_version, new.size, new.locator)
+            for item_id, new in zip(ids, created, strict=True)
         ]
         columns = ("id", "run_id", "source_id", "source_version", "size", "locator")
         self._tx.insert("items", columns, items)
-        ready = [(self._run, *Row(item[0], 0, 1, 0, 0, 0, 0)) for item in items]
-        self._tx.insert(STATE_TABLES[State.READY], ("run_id", "id", *COUNTERS), ready)
+        self._tx.run(sql.MAKE_READY, run=run, ids=ids)
         self._process.moved(None, State.READY, len(items))
 
     def _name_again(self, known: list[tuple[NewItem, int, str]]) -> None:

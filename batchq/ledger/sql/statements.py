@@ -6,6 +6,7 @@ dollar sign stands for each one's own (`dialect`):
     $now             the ledger's clock in milliseconds
     $in_ids          is among the array parameter :ids, which are numbers
     $in_names        is among the array parameter :names, which are text
+    $each_id         the array parameter :ids as the table `one (id)`
     $for_update      lock the rows read, waiting for whoever holds them
     $skip_locked     lock the rows read, passing over those that somebody holds
     $tables          the names of the tables there are
@@ -218,6 +219,11 @@ HIGHEST_ID = "SELECT coalesce(max(id), 0) FROM items"
 
 NEXT_IDS = """
 SELECT nextval(pg_get_serial_sequence('items', 'id')) FROM generate_series(1, :count)
+"""
+
+MAKE_READY = f"""
+INSERT INTO ready (run_id, id, {_COUNTERS})
+SELECT :run, one.id, 0, 1, 0, 0, 0, 0 FROM $each_id
 """
 
 MARK_NAMED = """

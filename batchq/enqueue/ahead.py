@@ -1,0 +1,74 @@
+"""Work done a few pieces ahead of who wants the outcomes, which come in order."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+__all__ = ["Ahead"]
+
+Piece = TypeVar("Piece")
+Outcome = TypeVar("Outcome")
+
+
+class Ahead(Generic[Piece, Outcome]):
+    """Threads that do `work`, at most `ahead` pieces before they are asked for.
+
+    They are daemons: one that reads a slow disk, or waits for a ledger that gives no
+    answer, must not hold up a Ctrl-C.
+    """
+
+    def __init__(
+        self, work: Callable[[Piece], Outcome], *, threads: int, ahead: int, name: str
+    ) -> None:
+        self._work = work
+        self._ahead = ahead
+        self._jobs: queue.SimpleQueue[tuple[Piece, Future[Outcome]] | None] = queue.SimpleQueue()
+        self._stopping = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{n}", daemon=True)
+            for n in range(threads)
+        ]
+
+    def __enter__(self) -> Ahead[Piece, Outcome]:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stopping = True
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def each(
+        self, pieces: Iterable[Piece], here: Callable[[Piece], bool] = lambda piece: False
+    ) -> Iterator[Outcome]:
+        """The outcome of each piece, in order. Those that `here` names are done in place."""
+        pending: deque[Future[Outcome]] = deque()
+        for piece in pieces:
+            if here(piece):
+                while pending:
+                    yield pending.popleft().result()
+                yield self._work(piece)
+                continue
+            outcome: Future[Outcome] = Future()
+            self._jobs.put((piece, outcome))
+            pending.append(outcome)
+            if len(pending) > self._ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None and not self._stopping:
+            piece, outcome = job
+            try:
+                outcome.set_result(self._work(piece))
+            except BaseException as error:
+                # Those before it are in hand; nobody will ask for those behind it.
+                self._stopping = True
+                outcome.set_exception(error)
