@@ -129,8 +129,7 @@ class Calls:
     """The requests of one ledger object. Safe for threads.
 
     For `patience` seconds what may pass is sent again. `parallel` writes are in flight at a
-    time, and `transaction` rows at most are written in one. `consumed`, if given, is told
-    the operation and the capacity of each answer.
+    time, and `transaction` rows at most are written in one.
     """
 
     def __init__(
@@ -143,7 +142,6 @@ class Calls:
         *,
         parallel: int = PARALLEL,
         transaction: int = 100,
-        consumed: Callable[[str, Any], None] | None = None,
     ) -> None:
         self.table = table
         self.transaction = transaction
@@ -151,7 +149,6 @@ class Calls:
         self.url = url
         self._connect = client
         self._clock = clock
-        self._consumed = consumed
         self._patience = patience
         self.server_time = ServerTime()
 
@@ -182,8 +179,6 @@ class Calls:
 
     def ask(self, operation: str, **request: Any) -> Any:
         """One request and its answer. Raises ConditionFailed, Refused or a BatchqError."""
-        if self._consumed is not None and operation in MEASURED:
-            request["ReturnConsumedCapacity"] = "INDEXES"
         attempts = Retrying(
             retry=retry_if_exception_type(_Passing),
             stop=stop_after_delay(self._patience),
@@ -212,8 +207,6 @@ class Calls:
             raise _Passing(redact(str(error))) from None
         headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         self.server_time.seen(headers.get("date", ""), sent, self._clock.monotonic())
-        if self._consumed is not None:
-            self._consumed(operation, answer.get("ConsumedCapacity"))
         return answer
 
     def _explain(self, operation: str, response: Any) -> Exception:
@@ -328,19 +321,6 @@ class Calls:
             TransactItems=list(actions),
             ClientRequestToken=random_hex(128),
         )
-
-
-MEASURED = frozenset(
-    {
-        "get_item",
-        "batch_get_item",
-        "query",
-        "put_item",
-        "update_item",
-        "delete_item",
-        "transact_write_items",
-    }
-)
 
 
 def not_initialised(url: str, table: str) -> LedgerNotInitialised:

@@ -63,7 +63,7 @@ class DynamoLedger:
     which a reaper judges; `ledger_clock`, for tests, stands in for the server's own clock.
     What may pass is sent again for `patience` seconds. `ranks` and `shards` say how items
     spread, and `parallel` how many writes are in flight. `client` is the SDK's, made when it
-    is first needed; `consumed` is told the operation and the capacity of each answer.
+    is first needed.
     """
 
     def __init__(
@@ -78,7 +78,6 @@ class DynamoLedger:
         shards: int = table.SHARDS,
         parallel: int = PARALLEL,
         client: Any = None,
-        consumed: Callable[[str, Any], None] | None = None,
     ) -> None:
         self._address = address = table.Address.parse(url)
         self.url = str(address)
@@ -98,7 +97,6 @@ class DynamoLedger:
             patience,
             parallel=parallel,
             transaction=address.transaction,
-            consumed=consumed,
         )
 
     # -- schema and runs ---------------------------------------------------------

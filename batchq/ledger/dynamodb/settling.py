@@ -47,8 +47,10 @@ class Settling:
         ]
         answers = [a for of_one in self._calls.each(self._commit_in_turn, groups) for a in of_one]
         accepted = [row for _, row in answers if row is not None]
-        for page in pages(accepted, unit_items(self._calls)):
-            self._settle(page)
+        accepted.sort(key=_lease)
+        leases = [list(rows) for _, rows in groupby(accepted, key=_lease)]
+        for page in pages(leases, self._calls.transaction - 1):
+            self._settle([row for rows in page for row in rows])
         fenced = {(result.item_id, result.token) for result, row in answers if row is None}
         self._calls.each(self._count_fenced, sorted(fenced))
         return Committed(
@@ -258,6 +260,10 @@ class Settling:
 
     def _together(self, work: Callable[[Unit], T]) -> T:
         return together(self._calls, self._keys, work)
+
+
+def _lease(row: ItemRow) -> tuple[str, str]:
+    return row.holder, row.token
 
 
 def together(calls: Calls, keys: Keys, work: Callable[[Unit], T]) -> T:

@@ -99,7 +99,7 @@ def write(
 ) -> dict[str, Wire]:
     """One write as an action of a transaction: `{"Put": …}`, `{"Update": …}` and so on.
 
-    `put` is a whole row without its key. Without anything to write it is a check alone.
+    `put` is a whole row without its key.
     """
     names = _Names()
     place = {"pk": to_wire(key[0]), "sk": to_wire(key[1])}
@@ -121,7 +121,7 @@ def write(
         request["Item"] = {**place, **{name: to_wire(value) for name, value in put.items()}}
     else:
         request["Key"] = place
-        kind = "Delete" if delete else "Update" if changes else "ConditionCheck"
+        kind = "Delete" if delete else "Update"
     if changes:
         request["UpdateExpression"] = " ".join(changes)
     if conditions:
