@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 __all__ = [
     "SignalSource",
     "creates_ledger",
+    "describe_device",
     "full_manifest",
+    "model_cache",
     "new_processor",
     "open_destination",
     "open_extractor",
@@ -209,9 +211,11 @@ def take_signals() -> SignalSource:
 
 
 def open_notices(
-    config: Config, clock: Clock, signals: SignalSource
+    config: Config, clock: Clock, signals: SignalSource | None = None
 ) -> tuple[list[NoticeSource], list[str]]:
-    """What warns a worker of its end, `signals` among it, and a line about each for people.
+    """What warns a worker of its end, and a line about each for people.
+
+    `signals`: those that this process has taken already.
 
     Raises UsageError for what cannot be watched here.
     """
@@ -228,6 +232,20 @@ def open_notices(
         signals=signals,
     )
     return sources, describe_sources(sources)
+
+
+def describe_device(wanted: str) -> tuple[str, dict[str, Any]]:
+    """What `wanted` is here, for people and in figures. Raises UsageError if it is not."""
+    from batchq.inference.device import describe_device
+
+    return describe_device(wanted)
+
+
+def model_cache() -> Path:
+    """Where models from the hub are kept."""
+    from batchq.inference.weights import hub_cache
+
+    return hub_cache()
 
 
 def full_manifest(processor: Processor) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from batchq.cli import config, enqueue, failures, init, results, status, verify, worker
+from batchq.cli import config, doctor, enqueue, failures, init, results, status, verify, worker
 from batchq.errors import BatchqError, ExitCode, UsageError
 
 __all__ = ["app", "main"]
@@ -48,7 +48,7 @@ def _batchq(
     """Batch GPU inference over a pile of documents, one committed result for each."""
 
 
-for module in (init, enqueue, worker, status, results, failures, verify, config):
+for module in (init, enqueue, worker, status, results, failures, verify, doctor, config):
     module.add_to(app)
 
 

@@ -40,7 +40,8 @@ class Processor(Protocol):
     arguments. `prepare` runs in several threads; `infer` and `load` in one.
 
     Optional: an attribute `batch_tokens` (how much cost `infer` likes to be given at
-    once) and a method `provenance()` (JSON: what it computes on and with).
+    once), a method `provenance()` (JSON: what it computes on and with) and an attribute
+    `model_path` (the folder that its weights lie in here, for `doctor`).
     """
 
     def manifest(self) -> Mapping[str, Any]:

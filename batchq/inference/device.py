@@ -9,6 +9,7 @@ from typing import Any
 from batchq.errors import BatchqError, DeviceLost, UsageError
 
 __all__ = [
+    "describe_device",
     "import_torch",
     "is_out_of_memory",
     "load_failed",
@@ -62,6 +63,20 @@ def pick_device(wanted: str) -> str:
             f"no device {wanted} here: {reason}", hint="--device auto takes what there is"
         ) from None
     return wanted
+
+
+def describe_device(wanted: str) -> tuple[str, dict[str, Any]]:
+    """What `wanted` is on this machine, in words and in figures. Raises as `pick_device`."""
+    torch = import_torch()
+    name = pick_device(wanted)
+    about: dict[str, Any] = {"device": name, "torch": torch.__version__}
+    if not name.startswith("cuda"):
+        cores = use_cores()
+        return f"{name}, {cores} threads, torch {torch.__version__}", about | {"threads": cores}
+    found = torch.cuda.get_device_properties(name)
+    about |= {"name": found.name, "memory_bytes": found.total_memory, "cuda": torch.version.cuda}
+    memory = f"{found.total_memory / 2**30:,.0f} GiB"
+    return f"{name}, {found.name}, {memory}, torch {torch.__version__}", about
 
 
 def use_cores() -> int:

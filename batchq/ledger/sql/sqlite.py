@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+from batchq import mounts
 from batchq.clock import random_fraction
 from batchq.errors import (
     AccessDenied,
@@ -18,19 +19,11 @@ from batchq.errors import (
 )
 from batchq.ledger.sql.dialect import SQLITE
 from batchq.ledger.sql.verdict import Verdict
+from batchq.mounts import network_filesystem
 
-__all__ = ["Sqlite", "network_filesystem"]
+__all__ = ["Sqlite"]
 
 _PREFIX = "sqlite:///"
-
-_NETWORK = frozenset(
-    (
-        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs", "gfs2", "glusterfs", "gpfs"),
-        *("lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "virtiofs"),
-    )
-)
-
-MOUNTS = Path("/proc/self/mountinfo")
 
 
 class Sqlite:
@@ -121,7 +114,7 @@ class Sqlite:
             )
 
     def _refuse_network(self) -> None:
-        kind = network_filesystem(self.path.parent, MOUNTS)
+        kind = network_filesystem(self.path.parent, mounts.MOUNTS)
         if kind is not None:
             raise UsageError(
                 f"the ledger {self.path} would lie on a network file system ({kind}), "
@@ -174,30 +167,3 @@ class Sqlite:
                 f"{self.path} holds no batchq ledger ({said})", hint="run `batchq init`"
             )
         return LedgerUnreachable(f"the ledger {self.path} failed: {said} ({name})")
-
-
-def network_filesystem(folder: Path, mounts: Path) -> str | None:
-    """The type of the network file system that `folder` lies on, or none if it is local.
-
-    `mounts` is the kernel's table of mounts (proc(5)); where there is none, nothing is known.
-    """
-    real = folder.resolve()
-    try:
-        lines = mounts.read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return None
-    kind, longest = "", -1
-    for line in lines:
-        fields = line.split(" ")
-        point = Path(_unescape(fields[4]))
-        # Of two mounts on one folder the later one covers the other.
-        if (real == point or point in real.parents) and len(point.parts) >= longest:
-            kind, longest = fields[fields.index("-") + 1], len(point.parts)
-    return kind if kind in _NETWORK or kind.startswith("fuse") else None
-
-
-def _unescape(field: str) -> str:
-    """The kernel writes blanks, tabs, newlines and backslashes as octal numbers."""
-    for character in " \t\n\\":
-        field = field.replace(f"\\{ord(character):03o}", character)
-    return field
