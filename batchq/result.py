@@ -136,14 +136,21 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An envelope as it is stored, taken apart and not parsed: numbers are most of it.
-
-    `output` is its canonical JSON; `closing` what follows, from the comma to the newline.
-    """
+    """An envelope as it is stored, taken apart and not parsed: numbers are most of it."""
 
     whole: bytes
-    output: bytes
-    closing: bytes
+    _start: int
+    _end: int
+
+    @property
+    def output(self) -> bytes:
+        """Canonical JSON."""
+        return self.whole[self._start : self._end]
+
+    @property
+    def closing(self) -> bytes:
+        """What follows the output, from the comma to the newline."""
+        return self.whole[self._end :]
 
     @classmethod
     def of(
@@ -160,28 +167,29 @@ class Line:
         # From behind: a provenance may hold the mark too, but then the digest is not there.
         end = data.rfind(mark)
         while end >= len(start):
-            output, digest = data[len(start) : end], end + len(mark)
-            if data[digest : digest + 64] == sha256_hex(output).encode():
-                return cls(data, output, data[end:])
+            digest = end + len(mark)
+            if data[digest : digest + 64] == sha256_hex(data[len(start) : end]).encode():
+                return cls(data, len(start), end)
             end = data.rfind(mark, 0, end)
         raise InvalidEnvelope("its output does not match its output_sha256")
-
-
-def _opening(source_id: str, source_version: str, processing_version: str) -> bytes:
-    """An envelope's line as far as its output: it follows from the item."""
-    head = {
-        "schema": ENVELOPE_SCHEMA,
-        "item_key": item_key(source_id, source_version, processing_version),
-        "source_id": source_id,
-        "source_version": source_version,
-        "processing_version": processing_version,
-    }
-    return canonical_json(head)[:-1] + b',"output":'
 
 
 _CANONICAL = json.JSONEncoder(
     ensure_ascii=False, sort_keys=True, allow_nan=False, separators=(",", ":")
 )
+
+
+def _opening(source_id: str, source_version: str, processing_version: str) -> bytes:
+    """An envelope's line as far as its output: it follows from the item.
+
+    Spelt out, since this is made for every result of an export.
+    """
+    text = _CANONICAL.encode
+    return (
+        f'{{"item_key":"{item_key(source_id, source_version, processing_version)}",'
+        f'"processing_version":{text(processing_version)},"schema":"{ENVELOPE_SCHEMA}",'
+        f'"source_id":{text(source_id)},"source_version":{text(source_version)},"output":'
+    ).encode()
 
 
 def canonical_json(value: Any) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 
 from batchq.errors import BatchqError
 from batchq.ledger.base import CommittedResult, Run
-from batchq.result import Line, canonical_json
+from batchq.result import Line
 from batchq.store.base import ObjectMissing, Store, StoreError
 from batchq.store.committed import DamagedResult, MissingResult, judge_committed
 
@@ -28,10 +28,15 @@ class Checked:
         document["stored"] = self.stored()
         return document
 
-    def json_line(self) -> bytes:
-        """`document` as one line, the envelope's bytes as they were committed."""
-        stored = canonical_json(self.stored())
-        return b"".join((self.line.whole[:-2], b',"stored":', stored, b"}\n"))
+    def json_line(self) -> tuple[memoryview, bytes]:
+        """`document` as one line, in two pieces: the envelope's bytes as they were committed,
+        and what is added to them."""
+        stored = self.row.stored
+        added = (
+            f',"stored":{{"key":{json.dumps(stored.key)},"offset":{stored.offset},'
+            f'"length":{stored.length},"sha256":{json.dumps(stored.sha256)}}}}}\n'
+        )
+        return memoryview(self.line.whole)[:-2], added.encode()
 
     def stored(self) -> dict[str, Any]:
         stored = self.row.stored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -34,7 +35,7 @@ class Jsonl:
     name = "jsonl"
 
     def encode(self, portion: list[Checked]) -> bytes:
-        return b"".join([checked.json_line() for checked in portion])
+        return b"".join(chain.from_iterable(checked.json_line() for checked in portion))
 
     def finish(self, part: Path) -> Path:
         return part

@@ -140,7 +140,7 @@ def test_without_the_library_the_extra_is_named(
 ) -> None:
     """JSON lines need nothing."""
     archive = Archive(tmp_path, 1)
-    monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.compute", None)
     with pytest.raises(UsageError, match="pyarrow") as caught:
         archive.export(tmp_path / "all.parquet")
     assert caught.value.hint == "pip install 'batchq[parquet]'"
