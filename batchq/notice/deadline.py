@@ -6,10 +6,13 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-__all__ = ["parse_time", "seconds_left", "uptime", "was_before_boot"]
+__all__ = ["is_false_alarm", "parse_time", "seconds_left", "uptime", "was_before_boot"]
 
 TOLERANCE_S = 10.0
 """Platforms call their times approximate; further ahead than this, a clock is wrong."""
+
+FALSE_ALARM_S = 300.0
+"""No platform is so late with an end that it announced."""
 
 
 def parse_time(text: object) -> float | None:
@@ -49,3 +52,8 @@ def uptime(path: Path = Path("/proc/uptime")) -> float | None:
 def was_before_boot(stated: float | None, now: float, up: float | None) -> bool:
     """Whether a time (wall clock, as `now`) lies before the boot `up` seconds ago."""
     return stated is not None and up is not None and stated < now - up
+
+
+def is_false_alarm(stated: float | None, now: float) -> bool:
+    """Whether an end announced for `stated` (wall clock, as `now`) is not to come any more."""
+    return stated is not None and stated < now - FALSE_ALARM_S

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from batchq.clock import Clock
-from batchq.notice.deadline import parse_time, uptime, was_before_boot
+from batchq.notice.deadline import is_false_alarm, parse_time, uptime, was_before_boot
 from batchq.notice.metadata import MetadataService, NoAnswer, Refused, json_body, refusal
 from batchq.notice.polling import PollingSource, Trouble
 
@@ -117,7 +117,8 @@ class Ec2Source(PollingSource):
     """Interruption, auto scaling's target state, rebalance recommendation, maintenance.
 
     The last two are recorded only, a recommendation drains with `rebalance`.
-    A notice from before this boot, `uptime` seconds ago, is left from an earlier life.
+    A notice from before this boot, `uptime` seconds ago, is left from an earlier life, and
+    one that passed long before we looked first was a false alarm.
     """
 
     name = "ec2"
@@ -174,8 +175,10 @@ class Ec2Source(PollingSource):
         if (action, said) in self._left_over:
             return
         # One that appeared while we watched is new, whatever the clocks say.
-        if not self._seen_none and self._is_left_over(stated):
-            log.info("ec2: ignoring %s at %s, which was before this boot", action, said)
+        if not self._seen_none and self._is_over(stated):
+            log.info(
+                "ec2: ignoring %s at %s: before this boot, or a false alarm long ago", action, said
+            )
             self._left_over.add((action, said))
             return
         self._announce(
@@ -205,7 +208,7 @@ class Ec2Source(PollingSource):
         if not isinstance(said, Mapping):
             return
         since = said.get("noticeTime")
-        if not self._is_left_over(parse_time(since)):
+        if not self._is_before_boot(parse_time(since)):
             self._announce(
                 "rebalance",
                 "rebalance",
@@ -229,8 +232,12 @@ class Ec2Source(PollingSource):
                     drains=False,
                 )
 
-    def _is_left_over(self, stated: float | None) -> bool:
+    def _is_before_boot(self, stated: float | None) -> bool:
         return was_before_boot(stated, self._clock.now(), self._uptime())
+
+    def _is_over(self, stated: float | None) -> bool:
+        """Whoever drained on one of these again, at each start, would never work again."""
+        return self._is_before_boot(stated) or is_false_alarm(stated, self._clock.now())
 
     def _optional_json(self, path: str) -> Any:
         body = self._optional(path)

@@ -104,6 +104,11 @@ class Pace:
             self._seconds_per_item.add(seconds / max(1, items))
             self._batch_items.add(items)
 
+    def seconds_for_batch(self, items: int) -> float:
+        """How long the device will take for so many; 0 where none was measured."""
+        with self._lock:
+            return items * (self._seconds_per_item.value or 0.0)
+
     def flush_done(self, items: int, seconds: float) -> None:
         """A commit of `items` took `seconds`."""
         with self._lock:

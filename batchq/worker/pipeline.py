@@ -69,6 +69,7 @@ class Pipeline:
         self._window = Window(self._processor.batch_tokens)
         self._upstream = _Counter()
         self._on_device: Sequence[Work] = ()
+        self._on_device_since = 0.0
         self._in_hand: set[Work] = set()
         self._successes = 0
         self._faults = 0
@@ -139,6 +140,7 @@ class Pipeline:
             if not self._closing.is_set():
                 self._closing.set()
                 self._release_unstarted()
+                self._release_hopeless()
             return len(self.holdings) == 0 or drain.seconds_left() <= 0
         return self._closing.is_set() and len(self.holdings) == 0
 
@@ -149,6 +151,18 @@ class Pipeline:
             waiting.append(work)
             self._upstream.add(-1)
         self.settler.released(waiting, ReleaseReason.DRAIN)
+
+    def _release_hopeless(self) -> None:
+        """Give back what the device cannot finish in time, as far as was measured.
+
+        Others may begin it now instead of at the deadline. What comes of it here is dropped.
+        """
+        batch = self._on_device
+        spent = self._clock.monotonic() - self._on_device_since
+        left = self._parts.pace.seconds_for_batch(len(batch)) - spent
+        # One that takes longer than expected may end at any moment.
+        if left > 0 and not self._parts.drain.fits(left + self._parts.pace.seconds_to_commit(0)):
+            self.settler.released(batch, ReleaseReason.DRAIN)
 
     def _save_what_is_made(self) -> None:
         """After an error: release what has not begun and let results reach their commit."""
@@ -254,8 +268,8 @@ class Pipeline:
                 continue
             batch = [work for work in batch if self.holdings.holds(work)]
             if batch:
+                began = self._on_device_since = self._clock.monotonic()
                 self._on_device = batch
-                began = self._clock.monotonic()
                 self._infer(batch)
                 self._parts.pace.batch_done(len(batch), self._clock.monotonic() - began)
                 self._on_device = ()

@@ -43,6 +43,9 @@ HEARTBEAT_S = 2.0
 MAX_FLUSH_SHARE = 0.05
 """Of a worker's time; above it a person is told."""
 
+OVERHEAD_AFTER_S = 60.0
+"""A short life says little about it, but is told all the same at its end."""
+
 LIBRARIES = ("batchq", "torch", "transformers", "sentence-transformers", "tokenizers", "numpy")
 
 
@@ -167,6 +170,7 @@ class _Life:
         self._counts = counts
         self._reported_at = float("-inf")
         self._announced = False
+        self._warned = False
         self._last = LastCalls(parts.drain)
         self._began = parts.clock.monotonic()
         self._pipeline = Pipeline(parts)
@@ -227,6 +231,8 @@ class _Life:
             log.warning("%s %s by %s, recorded only", notice.kind, notice.action, notice.source)
             self._announce(notice, None)
         now = parts.clock.monotonic()
+        if now - self._began >= OVERHEAD_AFTER_S:
+            self._warn_of_overhead()
         if now - self._reported_at >= PROGRESS_EVERY_S:
             self._reported_at = now
             self._on_progress(
@@ -277,16 +283,21 @@ class _Life:
         return f"{drain.reason()}; {cost}"
 
     def _stopped(self, reason: str, code: ExitCode) -> None:
-        lived = self._parts.clock.monotonic() - self._began
-        share = self._parts.pace.flush_share(lived)
-        if share > MAX_FLUSH_SHARE:
-            log.warning(
-                "commits took %.0f %% of the time; raise flush_items, or see what slows the ledger",
-                100 * share,
-            )
+        share = self._warn_of_overhead()
         self._parts.events.emit(
             "stopped", reason=reason, exit_code=int(code), flush_share=round(share, 4)
         )
+
+    def _warn_of_overhead(self) -> float:
+        """Once, if commits take too much of the time; which part of it they take."""
+        share = self._parts.pace.flush_share(self._parts.clock.monotonic() - self._began)
+        if share > MAX_FLUSH_SHARE and not self._warned:
+            self._warned = True
+            log.warning(
+                "commits take %.0f %% of the time; raise flush_items, or see what slows the ledger",
+                100 * share,
+            )
+        return share
 
 
 def _overtime(drain: Drain, on_overtime: Callable[[str], object]) -> None:

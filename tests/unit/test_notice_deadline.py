@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchq.notice.deadline import parse_time, seconds_left, uptime, was_before_boot
+from batchq.notice.deadline import (
+    is_false_alarm,
+    parse_time,
+    seconds_left,
+    uptime,
+    was_before_boot,
+)
 
 
 @pytest.mark.parametrize(
@@ -66,3 +72,10 @@ def test_a_time_is_before_the_boot_only_if_both_are_known() -> None:
     assert not was_before_boot(100.0, now=1000.0, up=900.0)
     assert not was_before_boot(None, now=1000.0, up=900.0)
     assert not was_before_boot(1.0, now=1000.0, up=None)
+
+
+def test_an_end_that_passed_long_ago_was_a_false_alarm() -> None:
+    """The machine is still there; a little late is still to be feared."""
+    assert is_false_alarm(600.0, now=1000.0)
+    assert not is_false_alarm(701.0, now=1000.0)
+    assert not is_false_alarm(None, now=1000.0)

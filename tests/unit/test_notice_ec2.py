@@ -288,6 +288,28 @@ def test_maintenance_that_is_over_is_not_told(server: Server, watch: Watching, s
 # -- a notice outlives a reboot --------------------------------------------------
 
 
+def test_a_false_alarm_does_not_stop_the_next_worker(server: Server, watch: Watching) -> None:
+    """Its time has long passed and the machine is still there; the next notice counts."""
+    server.ec2.interrupt("terminate", ahead=-400)
+    with watch() as watched:
+        watched.polls(3)
+        assert watched.heard.notices == []
+        server.ec2.interrupt("terminate", ahead=100)
+        watched.polls()
+    assert watched.heard.only.action == "terminate"
+
+
+def test_a_clock_that_is_ahead_hides_no_notice_that_appears(
+    server: Server, watch: Watching
+) -> None:
+    """What came while somebody watched is new, however old it looks."""
+    with watch() as watched:
+        watched.polls()
+        server.ec2.interrupt("terminate", ahead=-400)
+        watched.polls()
+    assert watched.heard.only.action == "terminate"
+
+
 def test_a_notice_from_before_the_boot_is_ignored(server: Server, watch: Watching) -> None:
     """It stopped this instance once; the next one is taken."""
     server.ec2.interrupt("stop", ahead=-3600)

@@ -14,9 +14,9 @@ from batchq.clock import SystemClock
 from batchq.errors import BatchqError, DeviceLost, ExitCode
 from batchq.item import item_key
 from batchq.lease import Lease
-from batchq.ledger.base import Counts, Role, Run, WorkerState
+from batchq.ledger.base import Committed, Counts, Role, Run, WorkerState
 from batchq.ledger.memory import MemoryLedger
-from batchq.result import Envelope, result_key, sha256_hex
+from batchq.result import Envelope, Result, result_key, sha256_hex
 from batchq.store.memory import MemoryStore
 from batchq.worker.heartbeat import Heartbeat, Registration
 from tests.unit.worker_kit import FAST, POLICY, Kit, LossyLedger
@@ -492,6 +492,49 @@ def test_a_result_that_does_not_fit_the_deadline_is_given_back() -> None:
     assert kit.work() == ExitCode.STOPPED
     assert (kit.tallies.ready, kit.tallies.completed) == (1, 0)
     assert not list(kit.store.list(f"{kit.run.prefix}/"))
+
+
+@pytest.mark.parametrize(("ahead", "finished"), [(1.2, False), (8.0, True)])
+def test_a_batch_is_finished_if_it_fits_the_deadline_and_else_given_back_at_once(
+    ahead: float, finished: bool
+) -> None:
+    """By what batches have taken so far; nobody waits for the deadline to find out."""
+    kit = Kit.of(numbered(300))
+    given_back_early: list[bool] = []
+
+    def take_a_second(texts: Sequence[str]) -> None:
+        until = kit.clock.monotonic() + 1.0
+        if len(kit.processor.batches) == 2:
+            kit.notices.press(kit.clock.monotonic() + ahead)
+            while kit.tallies.leased and kit.clock.monotonic() < until - 0.4:
+                kit.clock.wait(threading.Event(), 0.01)
+            given_back_early.append(kit.tallies.leased == 0)
+        kit.clock.wait(threading.Event(), until - kit.clock.monotonic())
+
+    kit.processor.before_batch = take_a_second
+    assert kit.work() == ExitCode.STOPPED
+    assert given_back_early == [not finished]
+    done = kit.processor.batches[: 2 if finished else 1]
+    assert kit.tallies.completed == sum(len(batch) for batch in done)
+    assert kit.tallies.leased == 0
+
+
+def test_an_expensive_ledger_is_told_of_while_the_worker_lives(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Above a twentieth of the time somebody should look, and at the end is too late."""
+    kit = Kit.of(numbered(3))
+    commit = kit.ledger.commit
+
+    def slow(worker: str, results: Sequence[Result]) -> Committed:
+        kit.clock.wait(threading.Event(), 0.3)
+        return commit(worker, results)
+
+    kit.ledger.commit = slow  # type: ignore[method-assign]
+    assert kit.work() == ExitCode.OK
+    assert len([line for line in caplog.messages if line.startswith("commits take ")]) == 1
+    [stopped] = kit.events_of("stopped")
+    assert stopped["flush_share"] > 0.05
 
 
 def test_a_worker_that_leaves_registers_no_more() -> None:

@@ -124,6 +124,15 @@ MUTANTS = [
         workers.test_a_result_that_does_not_fit_the_deadline_is_given_back,
     ),
     Mutant(
+        "a batch that cannot end in time is waited for",
+        (Cut(Pipeline, "_release_hopeless", "if left > 0 and not", "if False and not"),),
+        partial(
+            workers.test_a_batch_is_finished_if_it_fits_the_deadline_and_else_given_back_at_once,
+            1.2,
+            False,
+        ),
+    ),
+    Mutant(
         "a put is believed",
         (Cut(verified, "_put_and_read_back", "if _reads_back(store, ours):", "if True:"),),
         partial(
