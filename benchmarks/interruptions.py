@@ -1,12 +1,13 @@
 """What interruptions cost: notices on and off, and how often results are flushed.
 
     python -m benchmarks.interruptions [--layout item|shard] [--repeat 1] [--rows FILE] [--json]
-                                       [--variants notices,auto,1,100,1000]
+                                       [--variants notices,auto,1,1000]
 
 The same run under the same schedule of interruptions, on SQLite and a local store: workers,
-one after another, live for 8, 12 and 10 s from their first claim and are then told to stop
-(SIGTERM) or killed (SIGKILL); the next starts at once, and the fourth may finish. The
-processor sleeps 5 ms a document, so that a busy machine changes little.
+one after another, live for 6 and 9 s from their first claim and are then told to stop
+(SIGTERM) or killed (SIGKILL); the next starts at once, and the third may finish. The
+processor sleeps 5 ms a document, so that a busy machine changes little: as if it were hours
+of seconds each.
 
     notices      the interruption is announced; flush interval measured (batchq's own)
     auto         killed without a word; flush interval measured
@@ -16,7 +17,7 @@ The variants take turns, `--repeat` times, and medians are told. With `--rows` e
 is kept in a file and the report is about all of them, so that a comparison can be made in
 turns. `recomputed`: inferences beyond one a document, and what they took. `adopted`: results
 found in the store, whose commit was lost but not their inference. `overhead`: seconds beyond
-the bare inference, with the starts of four workers and the wait for lost leases.
+the bare inference, with the starts of three workers and the wait for lost leases.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class Paced:
 """
 
 SECONDS = 0.005
-LIVES_S = (8.0, 12.0, 10.0)
-DOCUMENTS = 6_500
-VARIANTS = "notices,auto,1,100,1000"
+LIVES_S = (6.0, 9.0)
+DOCUMENTS = 4_000
+VARIANTS = "notices,auto,1,1000"
 OWN = ("notices", "auto")
 
 Row = dict[str, Any]

@@ -18,6 +18,9 @@ __all__ = ["Claimer"]
 
 log = logging.getLogger("batchq.worker")
 
+HOLD_LOST = 100
+"""Items in hand while one of them was lost before: ten leases of those."""
+
 TICK_S = 0.1
 COUNTS_MAX_AGE_S = 1.0
 
@@ -51,11 +54,11 @@ class Claimer:
         """Claim until the run is over or `closing` is set."""
         pace = self._parts.pace
         while not self._closed():
-            if not self._holdings.wait_below(pace.hold(), TICK_S):
+            if not self._holdings.wait_below(self._hold(), TICK_S):
                 continue
             try:
                 counts = self._count(COUNTS_MAX_AGE_S)
-                lease = self._claim(min(pace.claim_size(counts), pace.hold()))
+                lease = self._claim(min(pace.claim_size(counts), self._hold()))
                 if lease is not None:
                     self._take(lease)
                     continue
@@ -69,6 +72,14 @@ class Claimer:
                 return
             self._say_what_for(counts)
             self._pause(poll_interval(counts))
+
+    def _hold(self) -> int:
+        """How many to hold: few, if one of them may be what kills workers.
+
+        All that is held when it strikes again is worked on alone from then on.
+        """
+        hold = self._parts.pace.hold()
+        return min(hold, HOLD_LOST) if self._holdings.some_were_lost_before else hold
 
     def _claim(self, limit: int) -> Lease | None:
         """One claim. A lost answer is asked again under the same token."""

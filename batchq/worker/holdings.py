@@ -46,6 +46,7 @@ class Holdings:
         self._changed = threading.Condition()
         self._memory_limit = memory_limit
         self._loaded_bytes = 0
+        self._lost_before = 0
 
     def __len__(self) -> int:
         return len(self._works)
@@ -54,10 +55,16 @@ class Holdings:
         works = [Work(item, lease.token) for item in lease.items]
         with self._changed:
             self._works.update((work.held, work) for work in works)
+            self._lost_before += sum(work.item.losses > 0 for work in works)
         return works
 
     def holds(self, work: Work) -> bool:
         return self._works.get(work.held) is work
+
+    @property
+    def some_were_lost_before(self) -> bool:
+        """Whether an earlier worker was lost with one of these."""
+        return self._lost_before > 0
 
     def all(self) -> list[Work]:
         with self._changed:
@@ -67,7 +74,8 @@ class Holdings:
         """The ledger has answered for these; they are no longer ours."""
         with self._changed:
             for work in works:
-                self._works.pop(work.held, None)
+                if self._works.pop(work.held, None) is not None:
+                    self._lost_before -= work.item.losses > 0
                 self._forget_bytes(work)
             self._changed.notify_all()
 
@@ -76,6 +84,7 @@ class Holdings:
         with self._changed:
             works = list(self._works.values())
             self._works.clear()
+            self._lost_before = 0
             for work in works:
                 self._forget_bytes(work)
             self._changed.notify_all()

@@ -215,6 +215,8 @@ class Pipeline:
             finally:
                 self._in_hand.discard(work)
                 self._upstream.add(-1)
+                # A batch that waits for company may be waiting for nobody now.
+                self._window.look_again()
 
     def _closing_early(self) -> bool:
         return self._parts.drain.started or self._error is not None

@@ -34,6 +34,11 @@ class Window:
             self._batcher.add(work, work.prepared.cost)
             self._changed.notify()
 
+    def look_again(self) -> None:
+        """What is upstream has changed without coming here, or has just come."""
+        with self._changed:
+            self._changed.notify()
+
     def next_batch(self, upstream: Callable[[], int], seconds: float) -> list[Work]:
         """A batch of like lengths, or nothing after `seconds`.
 

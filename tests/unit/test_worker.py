@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +12,17 @@ import pytest
 
 from batchq.clock import SystemClock
 from batchq.errors import BatchqError, DeviceLost, ExitCode
-from batchq.item import item_key
+from batchq.inference.base import Prepared
+from batchq.item import Item, item_key
 from batchq.lease import Lease
 from batchq.ledger.base import Committed, Counts, Role, Run, WorkerState
 from batchq.ledger.memory import MemoryLedger
 from batchq.result import Envelope, Result, result_key, sha256_hex
 from batchq.store.memory import MemoryStore
+from batchq.worker.claim import HOLD_LOST
 from batchq.worker.heartbeat import Heartbeat, Registration
+from batchq.worker.holdings import Work
+from batchq.worker.window import BATCH_SECONDS, Window
 from tests.unit.worker_kit import FAST, POLICY, Kit, LossyLedger
 
 
@@ -263,7 +267,7 @@ def test_a_hung_device_stops_the_beats_and_ends_the_process() -> None:
     never = threading.Event()
 
     def hang(texts: object) -> None:
-        never.wait(3)
+        never.wait(1.5)
         never.set()
 
     kit.processor.before_batch = hang
@@ -288,16 +292,21 @@ def test_a_lost_device_leaves_its_batch_to_be_reaped_as_a_loss() -> None:
     assert len(kit.processor.batches[0]) == kit.tallies.leased
 
 
+def mark_as_lost(kit: Kit, source_ids: Collection[str], losses: int) -> None:
+    """As if so many workers had died with each of them."""
+    kit.ledger.register(kit.run, "mover", 60, Role.OPERATOR, {})
+    tables = kit.ledger._tables  # type: ignore[attr-defined]
+    for row in tables.items.values():
+        if row.new.source_id in source_ids:
+            row.losses = losses
+            tables.delay(tables.processes["mover"], row)
+
+
 def test_a_suspect_is_worked_on_alone() -> None:
     """An item that has been lost twice is claimed when nothing else is held."""
     kit = Kit.of(numbered(60), ledger=MemoryLedger(policy=POLICY))
     suspect = "doc-0030"
-    # Two losses make it a suspect: it dies with its worker twice.
-    tables = kit.ledger._tables  # type: ignore[attr-defined]
-    [row] = [row for row in tables.items.values() if row.new.source_id == suspect]
-    row.losses = 2
-    kit.ledger.register(kit.run, "mover", 60, Role.OPERATOR, {})
-    tables.delay(tables.processes["mover"], row)
+    mark_as_lost(kit, [suspect], losses=2)
     held: list[int] = []
 
     def watch(texts: object) -> None:
@@ -307,6 +316,38 @@ def test_a_suspect_is_worked_on_alone() -> None:
     kit.processor.before_batch = watch
     assert kit.work() == ExitCode.OK
     assert held == [1]
+
+
+def test_of_what_was_lost_before_little_is_held_at_a_time() -> None:
+    """All that is held when the document strikes again would be worked on one by one."""
+    documents = numbered(400)
+    kit = Kit.of(documents, ledger=MemoryLedger(policy=POLICY))
+    mark_as_lost(kit, documents, losses=1)
+    held: list[int] = []
+    kit.processor.before_batch = lambda texts: held.append(kit.tallies.leased)
+    assert kit.work() == ExitCode.OK
+    assert max(held) < HOLD_LOST + 10
+    assert kit.tallies.completed == 400
+
+
+def test_a_batch_does_not_wait_for_company_that_is_not_coming() -> None:
+    """What was to join it has failed, or is this document itself."""
+    window, upstream = Window(batch_cost=1_000), [1]
+    work = Work(
+        Item(1, "doc", "sha256:0", 4, "locator", 1, 1, 0, 0), "token", prepared=Prepared("text", 1)
+    )
+    window.add(work)
+
+    def none_is_coming() -> None:
+        upstream[0] = 0
+        window.look_again()
+
+    timer = threading.Timer(0.1, none_is_coming)
+    timer.start()
+    began = SystemClock().monotonic()
+    assert window.next_batch(lambda: upstream[0], 5.0) == [work]
+    assert SystemClock().monotonic() - began < BATCH_SECONDS
+    timer.join()
 
 
 def test_several_workers_share_a_run_and_commit_each_item_once() -> None:

@@ -119,6 +119,11 @@ MUTANTS = [
         workers.test_a_worker_that_holds_something_never_claims_as_if_alone,
     ),
     Mutant(
+        "what was lost once is held by the thousand",
+        (Cut(Claimer, "_hold", "if self._holdings.some_were_lost_before", "if False"),),
+        workers.test_of_what_was_lost_before_little_is_held_at_a_time,
+    ),
+    Mutant(
         "what does not fit the deadline is begun",
         (Cut(Putter, "_put", "parts.drain.started and not", "False and not"),),
         workers.test_a_result_that_does_not_fit_the_deadline_is_given_back,
