@@ -217,8 +217,10 @@ WHERE run_id = :run AND source_id $in_names
 
 HIGHEST_ID = "SELECT coalesce(max(id), 0) FROM items"
 
+# In a subquery the sequence is looked up once, and not for each number.
 NEXT_IDS = """
-SELECT nextval(pg_get_serial_sequence('items', 'id')) FROM generate_series(1, :count)
+SELECT nextval((SELECT CAST(pg_get_serial_sequence('items', 'id') AS regclass)))
+FROM generate_series(1, :count)
 """
 
 MAKE_READY = f"""
