@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchq.clock import SystemClock
+from batchq.clock import ManualClock, SystemClock
 from batchq.errors import BatchqError, DeviceLost, ExitCode
 from batchq.inference.base import Prepared
 from batchq.item import Item, item_key
@@ -267,8 +267,7 @@ def test_a_hung_device_stops_the_beats_and_ends_the_process() -> None:
     never = threading.Event()
 
     def hang(texts: object) -> None:
-        never.wait(1.5)
-        never.set()
+        never.wait(30)
 
     kit.processor.before_batch = hang
     with pytest.raises(DeviceLost, match="no progress"):
@@ -277,6 +276,42 @@ def test_a_hung_device_stops_the_beats_and_ends_the_process() -> None:
     on_device = len(kit.processor.batches[0])
     assert on_device == kit.tallies.leased
     assert 200 - on_device == kit.tallies.ready
+
+
+def test_nobody_beats_for_a_pipeline_that_stands_still() -> None:
+    """A beat would hold the items of a hung device for ever."""
+    kit = Kit.of({})
+    clock = ManualClock()
+    registration = Registration(kit.ledger, kit.run, "host", 60, {})
+    registration.register()
+    beats: list[str] = []
+    fatal: list[BaseException] = []
+    over = threading.Event()
+
+    def beat(worker: str, ttl: float) -> bool:
+        beats.append(worker)
+        over.set()
+        return True
+
+    def give_up(error: BaseException) -> None:
+        fatal.append(error)
+        over.set()
+
+    kit.ledger.beat = beat  # type: ignore[method-assign]
+    heartbeat = Heartbeat(
+        kit.ledger,
+        registration,
+        clock,
+        stall_timeout=30,
+        last_progress=lambda: clock.monotonic() - 31,
+        on_reaped=lambda name: None,
+        on_fatal=give_up,
+    )
+    heartbeat.start()
+    assert over.wait(10)
+    heartbeat.stop(10.0)
+    assert beats == []
+    assert isinstance(fatal[0], DeviceLost)
 
 
 def test_a_lost_device_leaves_its_batch_to_be_reaped_as_a_loss() -> None:

@@ -111,7 +111,7 @@ MUTANTS = [
     Mutant(
         "a hung device is beaten for",
         (Cut(Heartbeat, "_beat", "self._refuse_stall()", "pass"),),
-        workers.test_a_hung_device_stops_the_beats_and_ends_the_process,
+        workers.test_nobody_beats_for_a_pipeline_that_stands_still,
     ),
     Mutant(
         "suspects are handed out in company",
