@@ -41,7 +41,7 @@ class Parts:
     drain: Drain
     pace: Pace
     device: str
+    putters: int
     provenance: Mapping[str, Any] = field(default_factory=dict)
     follow: bool = False
     loaders: int = max(2, min(8, os.cpu_count() or 2))
-    putters: int = 8

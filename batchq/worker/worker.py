@@ -40,6 +40,10 @@ PROGRESS_EVERY_S = 0.5
 HEARTBEAT_S = 2.0
 """How long a beat that is under way is waited for."""
 
+LOCAL_PUTTERS, REMOTE_PUTTERS = 8, 32
+"""Threads that store results: a remote store answers each of their requests in tens of
+milliseconds, in which they do nothing."""
+
 MAX_FLUSH_SHARE = 0.05
 """Of a worker's time; above it a person is told."""
 
@@ -142,6 +146,7 @@ def run_worker(
             device=settings.device,
             provenance={"device": settings.device, "versions": about["versions"]},
             follow=settings.follow,
+            putters=REMOTE_PUTTERS if store.remote else LOCAL_PUTTERS,
         )
         told = history.told(settings.expected_uptime)
         events.emit("started", worker=registration.name, run=run.name, **about, interruptions=told)
