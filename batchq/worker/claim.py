@@ -18,9 +18,6 @@ __all__ = ["Claimer"]
 
 log = logging.getLogger("batchq.worker")
 
-HOLD_LOST = 100
-"""Items in hand while one of them was lost before: ten leases of those."""
-
 TICK_S = 0.1
 COUNTS_MAX_AGE_S = 1.0
 
@@ -74,12 +71,7 @@ class Claimer:
             self._pause(poll_interval(counts))
 
     def _hold(self) -> int:
-        """How many to hold: few, if one of them may be what kills workers.
-
-        All that is held when it strikes again is worked on alone from then on.
-        """
-        hold = self._parts.pace.hold()
-        return min(hold, HOLD_LOST) if self._holdings.some_were_lost_before else hold
+        return self._parts.pace.hold(lost_before=self._holdings.some_were_lost_before)
 
     def _claim(self, limit: int) -> Lease | None:
         """One claim. A lost answer is asked again under the same token."""

@@ -26,6 +26,10 @@ FIRST_CLAIM = 64
 MAX_CLAIM = 1_000
 MAX_HOLD = 4_096
 MIN_HOLD_BATCHES = 3
+HOLD_LOST = 100
+"""Ten leases of what was lost before."""
+
+HELD_TO_FLUSHED = 4
 SURELY_SMALL = 1024 * 1024
 """Bytes of a result that no store takes long for."""
 
@@ -143,8 +147,15 @@ class Pace:
         with self._lock:
             return max(SURELY_SMALL, 2 * self._largest_put)
 
-    def hold(self) -> int:
-        """How many items to have in hand: never so few that the device waits."""
+    def hold(self, *, lost_before: bool = False) -> int:
+        """How many items to have in hand: never so few that the device waits.
+
+        Few if one of them was `lost_before` with its worker: all that is held when it strikes
+        again is worked on alone from then on.
+        """
+        return min(HOLD_LOST, self._hold()) if lost_before else self._hold()
+
+    def _hold(self) -> int:
         with self._lock:
             per_item = self._seconds_per_item.value
             batch = self._batch_items.value or 0.0
@@ -166,8 +177,8 @@ class Pace:
             size = max(1, min(size, share))
         return size
 
-    def flush_size(self) -> int:
-        """After how many results to commit."""
+    def flush_size(self, *, lost_before: bool = False) -> int:
+        """After how many results to commit; `lost_before` as for `hold`."""
         if self._flush_items is not None:
             return self._flush_items
         interval = self.flush_interval()
@@ -179,11 +190,16 @@ class Pace:
         # As if a flush cost nothing but its items: what it costs beside them is on the safe side.
         in_half_a_window = items * self._window_s / 2 / max(seconds, 1e-6)
         due = interval / max(per_item, 1e-6)
-        return max(1, int(min(MAX_FLUSH_ITEMS, due, in_half_a_window)))
+        limit = self.flush_limit(lost_before=lost_before)
+        return max(1, int(min(limit, due, in_half_a_window)))
 
-    def flush_limit(self) -> int:
-        """The most results that are flushed together."""
-        return self._flush_items or MAX_FLUSH_ITEMS
+    def flush_limit(self, *, lost_before: bool = False) -> int:
+        """The most results that are flushed together; `lost_before` as for `hold`.
+
+        What waits is held, so no more than a share of that, or the device would wait too.
+        """
+        share = max(1, self.hold(lost_before=lost_before) // HELD_TO_FLUSHED)
+        return self._flush_items or min(MAX_FLUSH_ITEMS, share)
 
     def flush_interval(self) -> float:
         """Seconds after which a waiting result is committed, however few there are.

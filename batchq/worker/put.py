@@ -46,11 +46,16 @@ class Gather:
     """Results that wait for each other. Thread-safe.
 
     A portion is due once it has `items` results or `size` bytes, or its oldest has waited
-    for `seconds`, which is asked each time.
+    for `seconds`; what is callable is asked each time.
     """
 
     def __init__(
-        self, clock: Clock, *, items: int, size: int, seconds: Callable[[], float]
+        self,
+        clock: Clock,
+        *,
+        items: Callable[[], int],
+        size: int,
+        seconds: Callable[[], float],
     ) -> None:
         self._clock = clock
         self._items = items
@@ -78,7 +83,7 @@ class Gather:
                 return []
             limit = self._size if most is None else min(self._size, most)
             number, size = 0, 0
-            for _, each in self._waiting[: self._items]:
+            for _, each in self._waiting[: self._items()]:
                 size += len(each.made.data)
                 if number and size > limit:
                     break
@@ -89,7 +94,7 @@ class Gather:
 
     def _due(self) -> bool:
         return (
-            len(self._waiting) >= self._items
+            len(self._waiting) >= self._items()
             or self._bytes >= self._size
             or self._clock.monotonic() - self._waiting[0][0] >= self._seconds()
         )
@@ -120,7 +125,7 @@ class Putter:
         self._made: queue.SimpleQueue[tuple[Work, Output]] = queue.SimpleQueue()
         self._gather = Gather(
             parts.clock,
-            items=parts.pace.flush_limit() if parts.layout.gathers else 1,
+            items=self._portion_items if parts.layout.gathers else lambda: 1,
             size=GATHER_BYTES,
             seconds=parts.pace.gather_interval,
         )
@@ -151,6 +156,10 @@ class Putter:
             return
         self._gather.add(Waiting(work, made))
         work.made = True
+
+    def _portion_items(self) -> int:
+        lost_before = self._holdings.some_were_lost_before
+        return self._parts.pace.flush_limit(lost_before=lost_before)
 
     def _portion(self, idle: bool) -> list[Waiting]:
         """What is to be put next. `idle`: nothing was made for a moment."""

@@ -129,7 +129,7 @@ class Settler:
     def _flush_due(self) -> bool:
         waiting = len(self._results)
         return (
-            waiting >= self._pace.flush_size()
+            waiting >= self._pace.flush_size(lost_before=self._holdings.some_were_lost_before)
             or self._clock.monotonic() - self._oldest >= self._pace.flush_interval()
             or self._drain.started
             # Nothing else is on its way that could join this flush.

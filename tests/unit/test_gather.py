@@ -31,7 +31,7 @@ def filled(gather: Gather, count: int, size: int = 10) -> Gather:
 
 def test_a_portion_is_due_when_there_are_enough_and_not_before() -> None:
     """Three make one; what is left over waits on."""
-    gather = filled(Gather(ManualClock(), items=3, size=1000, seconds=lambda: 5), 2)
+    gather = filled(Gather(ManualClock(), items=lambda: 3, size=1000, seconds=lambda: 5), 2)
     assert gather.take() == []
     gather.add(waiting(2))
     gather.add(waiting(3))
@@ -41,7 +41,9 @@ def test_a_portion_is_due_when_there_are_enough_and_not_before() -> None:
 
 def test_a_portion_is_due_when_its_bytes_fill_an_object() -> None:
     """Memory is bounded by bytes, whatever the number; one large result goes alone."""
-    gather = filled(Gather(ManualClock(), items=100, size=100, seconds=lambda: 5), 3, size=40)
+    gather = filled(
+        Gather(ManualClock(), items=lambda: 100, size=100, seconds=lambda: 5), 3, size=40
+    )
     assert numbers(gather.take()) == [0, 1]
     assert gather.take() == []
     gather.add(waiting(9, size=500))
@@ -52,7 +54,7 @@ def test_a_portion_is_due_when_its_bytes_fill_an_object() -> None:
 def test_nothing_waits_for_ever() -> None:
     """The oldest decides, not the youngest."""
     clock = ManualClock()
-    gather = filled(Gather(clock, items=100, size=1000, seconds=lambda: 5), 1)
+    gather = filled(Gather(clock, items=lambda: 100, size=1000, seconds=lambda: 5), 1)
     clock.advance(4.9)
     gather.add(waiting(1))
     assert gather.take() == []
@@ -64,7 +66,7 @@ def test_nothing_waits_for_ever() -> None:
 
 def test_a_drain_takes_what_is_there_in_pieces_of_a_familiar_size() -> None:
     """Whatever is there, at once, but no object larger than is known to be quick."""
-    gather = filled(Gather(ManualClock(), items=100, size=1000, seconds=lambda: 5), 5)
+    gather = filled(Gather(ManualClock(), items=lambda: 100, size=1000, seconds=lambda: 5), 5)
     assert numbers(gather.take(now=True, most=25)) == [0, 1]
     assert numbers(gather.take(now=True, most=5)) == [2]
     assert numbers(gather.take(now=True)) == [3, 4]
@@ -94,5 +96,5 @@ def test_what_is_gathered_is_no_more_than_a_loss_may_cost() -> None:
 
 def test_of_layout_item_each_is_due_at_once() -> None:
     """One result is a portion, with or without haste."""
-    gather = filled(Gather(ManualClock(), items=1, size=1000, seconds=lambda: 5), 2)
+    gather = filled(Gather(ManualClock(), items=lambda: 1, size=1000, seconds=lambda: 5), 2)
     assert [numbers(gather.take()) for _ in range(3)] == [[0], [1], []]

@@ -105,6 +105,18 @@ def test_what_is_held_and_each_lease_fit_the_notice_window(
     assert slow.claim_size(None) * window / 8 <= usable(window)
 
 
+def test_what_waits_for_its_flush_never_starves_the_device() -> None:
+    """It is held too: at most a quarter of what may be, also where that is little."""
+    pace = Pace()
+    pace.batch_done(items=100, seconds=0.1)
+    pace.flush_done(100, 10.0)
+    assert pace.flush_size() <= pace.hold() // 4
+    assert pace.flush_limit(lost_before=True) == pace.hold(lost_before=True) // 4 == 25
+    assert pace.flush_size(lost_before=True) <= 25
+    # What a person fixes stays fixed.
+    assert Pace(flush_items=1_000).flush_limit(lost_before=True) == 1_000
+
+
 def test_the_shortest_window_of_all_that_is_watched_counts() -> None:
     """Of every source and the setting; what a signal gives where nobody knows."""
     ec2, pod = SignalSource(window=120.0), SignalSource(window=5.0)

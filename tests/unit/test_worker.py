@@ -19,11 +19,11 @@ from batchq.ledger.base import Committed, Counts, Role, Run, WorkerState
 from batchq.ledger.memory import MemoryLedger
 from batchq.result import Envelope, Result, result_key, sha256_hex
 from batchq.store.memory import MemoryStore
-from batchq.worker.claim import HOLD_LOST
 from batchq.worker.heartbeat import Heartbeat, Registration
 from batchq.worker.holdings import Work
+from batchq.worker.pace import HOLD_LOST
 from batchq.worker.window import BATCH_SECONDS, Window
-from tests.unit.worker_kit import FAST, POLICY, Kit, LossyLedger
+from tests.unit.worker_kit import FAST, POLICY, Kit, LossyLedger, nothing_due
 
 
 def numbered(count: int) -> dict[str, str]:
@@ -202,11 +202,12 @@ def test_a_drain_ends_by_its_deadline_though_the_device_hangs() -> None:
 def test_a_reaped_worker_is_fenced_registers_anew_and_finishes() -> None:
     """Taken for dead in the middle of a batch: its result is refused, the run still ends."""
     kit = Kit.of(numbered(5))
-    taken = threading.Event()
+    taken, idle = threading.Event(), nothing_due(kit)
 
     def lose_lease(texts: object) -> None:
         if not taken.is_set():
             taken.set()
+            assert idle.wait(10)
             [worker] = [w for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER]
             kit.ledger.stop(worker.name, "as a reaper would")
 

@@ -19,7 +19,7 @@ from batchq.store.s3 import S3Limits, S3Store
 from tests.faults.faulty_store import FaultyStore, PutFault
 from tests.faults.strict_s3 import StrictS3
 from tests.s3 import BUCKET, strict_server
-from tests.unit.worker_kit import FAST, Kit
+from tests.unit.worker_kit import FAST, Kit, nothing_due
 
 
 def numbered(count: int) -> dict[str, str]:
@@ -180,11 +180,12 @@ def test_a_spoilt_shard_is_put_again_and_no_generation_begins() -> None:
 def test_a_reaped_workers_shard_is_refused_and_made_again() -> None:
     """Taken for dead in the middle of a batch: fenced, computed again, each once."""
     kit = sharded(numbered(5))
-    taken = threading.Event()
+    taken, idle = threading.Event(), nothing_due(kit)
 
     def lose_lease(texts: Sequence[str]) -> None:
         if not taken.is_set():
             taken.set()
+            assert idle.wait(10)
             [worker] = [w for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER]
             kit.ledger.stop(worker.name, "as a reaper would")
 

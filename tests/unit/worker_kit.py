@@ -13,6 +13,7 @@ from batchq.errors import DocumentError, ExitCode, LedgerUnreachable
 from batchq.event import RecordedEvents
 from batchq.inference.base import Output, Prepared
 from batchq.item import Document, NewItem
+from batchq.lease import Lease
 from batchq.ledger.base import CommittedResult, Ledger, Policy, Role, Run, Tallies
 from batchq.ledger.memory import MemoryLedger
 from batchq.notice.base import Notice
@@ -152,6 +153,20 @@ class Kit:
 
     def events_of(self, kind: str) -> list[Mapping[str, Any]]:
         return [event.data for event in self.events.of(kind)]
+
+
+def nothing_due(kit: Kit) -> threading.Event:
+    """Set once a claim brought nothing: it is a while until the worker asks again."""
+    seen, claim = threading.Event(), kit.ledger.claim
+
+    def watched(worker: str, token: str, limit: int, *, alone: bool) -> Lease | None:
+        lease = claim(worker, token, limit, alone=alone)
+        if lease is None:
+            seen.set()
+        return lease
+
+    kit.ledger.claim = watched  # type: ignore[method-assign]
+    return seen
 
 
 class Working:

@@ -22,6 +22,7 @@ from batchq.store import verified
 from batchq.worker.claim import Claimer
 from batchq.worker.heartbeat import Heartbeat, Registration
 from batchq.worker.holdings import Holdings
+from batchq.worker.pace import Pace
 from batchq.worker.pipeline import Pipeline
 from batchq.worker.put import Putter
 from tests.faults.faulty_store import PutFault
@@ -120,7 +121,7 @@ MUTANTS = [
     ),
     Mutant(
         "what was lost once is held by the thousand",
-        (Cut(Claimer, "_hold", "if self._holdings.some_were_lost_before", "if False"),),
+        (Cut(Pace, "hold", "if lost_before", "if False"),),
         workers.test_of_what_was_lost_before_little_is_held_at_a_time,
     ),
     Mutant(
