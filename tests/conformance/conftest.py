@@ -27,7 +27,10 @@ FULL = "BATCHQ_DYNAMODB"
 """Set to `full`, every test runs on both emulators of DynamoDB (`make test-dynamodb`)."""
 
 EVERYDAY = {
-    "dynamodb": ("commit", "dynamodb", "mutants", "processes", "repeated", "returns"),
+    "dynamodb": (
+        *("commit", "dynamodb", "mutants", "processes", "repeated", "returns"),
+        "test_verify",
+    ),
     "dynamodb-local": ("commit",),
 }
 """What else runs there: they take half a second a test, and the others a hundredth."""

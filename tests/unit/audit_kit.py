@@ -9,7 +9,7 @@ from typing import Any
 from batchq.clock import ManualClock
 from batchq.item import NewItem
 from batchq.lease import Lease, new_token
-from batchq.ledger.base import CommittedResult, Role
+from batchq.ledger.base import CommittedResult, Ledger, Role
 from batchq.ledger.memory import MemoryLedger
 from batchq.result import Envelope, Result, Stored, result_key, sha256_hex
 from batchq.store.base import Store
@@ -33,14 +33,21 @@ def truncate(data: bytes) -> bytes:
 
 
 class Audited:
-    """A run in memory whose results are committed as a worker commits them."""
+    """A run, in memory or in `ledger`, whose results are committed as a worker commits them."""
 
-    def __init__(self, folder: Path, layout: str = "item", store: Store | None = None) -> None:
-        self.clock = ManualClock()
-        self.ledger = MemoryLedger(clock=self.clock)
+    def __init__(
+        self,
+        folder: Path,
+        layout: str = "item",
+        ledger: Ledger | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.clock = clock or ManualClock()
+        self.memory = MemoryLedger(clock=self.clock)
+        self.ledger: Ledger = ledger or self.memory
         self.run = self.ledger.create_run("run", VERSION, {"kind": "stats"}, layout)
         self.objects = MemoryStore()
-        self.store: Store = store or self.objects
+        self.store: Store = self.objects
         self.path = folder / "journal.db"
         self.worker = self.register("worker")
         marker = b"{}"

@@ -121,7 +121,7 @@ def test_tallies_that_drifted_are_named(tmp_path: Path) -> None:
     """With the difference, and as damage: no repair of the store mends them."""
     world = Audited(tmp_path)
     world.complete(3)
-    world.ledger._tables.processes["worker"].tally["completed"] += 2
+    world.memory._tables.processes["worker"].tally["completed"] += 2
     report = world.audit(repair=True)
     assert report.tally_drift == {"completed": -2}
     assert not report.is_sound
@@ -195,7 +195,7 @@ def test_repair_sends_back_what_is_damaged_and_nothing_else(tmp_path: Path, layo
     world.ledger.commit("worker", world.put(lease))
     again = world.audit()
     assert (again.checked, again.ok, again.is_sound) == (24, 24, True)
-    assert [result.item_id for result in world.ledger._tables.history] == [
+    assert [result.item_id for result in world.memory._tables.history] == [
         rows[n].item_id for n in (0, 5, 6, 23)
     ]
 

@@ -1,0 +1,45 @@
+"""The audit on every ledger: whatever its ids are, and however it counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from batchq.ledger.base import State
+from tests.conformance.backends import Backend
+from tests.unit.audit_kit import Audited, flip, truncate
+
+
+@pytest.mark.parametrize("layout", ["item", "shard"])
+def test_damage_is_found_and_mended_on_every_ledger(
+    backend: Backend, tmp_path: Path, layout: str
+) -> None:
+    """Found by a sample too, sent back, made again; what was broken becomes an orphan."""
+    world = Audited(tmp_path, layout, backend.client(), backend.clock)
+    rows = world.complete(9, each=1)
+    expected = sorted(
+        (row.source_id, "corrupt" if how else "missing")
+        for row, how in zip(rows, (flip, None, truncate), strict=False)
+    )
+    for row, how in zip(rows, (flip, None, truncate), strict=False):
+        world.spoil(row, how)
+
+    assert sorted(world.damaged(world.audit(sample=9))) == expected
+    report = world.audit(repair=True)
+    assert sorted(world.damaged(report)) == expected
+    assert (report.checked, report.repaired, report.tally_drift) == (9, 3, {})
+    states = world.ledger.states(world.run, [(row.source_id, row.source_version) for row in rows])
+    assert [found and found.state for found in states] == [
+        State.DELAYED if number < 3 else State.COMPLETED for number in range(9)
+    ]
+
+    lease = world.claim()
+    assert {item.generation for item in lease.items} == {2}
+    world.ledger.commit("worker", world.put(lease))
+    world.ledger.stop("worker", "end")
+    clean = world.audit(remove_orphans=True)
+    assert (clean.ok, clean.is_sound) == (9, True)
+    # A broken shard does not say whose it was.
+    orphans, unsettled = (2, 0) if layout == "item" else (0, 2)
+    assert (clean.orphans, clean.removed, clean.unsettled) == (orphans, orphans, unsettled)
