@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from batchq.errors import BatchqError
 from batchq.inference.base import Output, Prepared, Processor
+from batchq.inference.vectors import shortest_floats
 from batchq.item import Document
 
 __all__ = ["Guarded", "ProcessorFault"]
@@ -83,8 +84,15 @@ class Guarded:
 
 
 def _plain(output: Output) -> Output:
-    """Arrays become lists here, where an error is still the processor's."""
-    to_list = getattr(getattr(output, "value", None), "tolist", None)
+    """Arrays become lists here, where an error is still the processor's.
+
+    Rows of float32 become the shortest decimals that restore them, half as long as others.
+    """
+    value: Any = getattr(output, "value", None)
+    if str(getattr(value, "dtype", "")) == "float32" and getattr(value, "ndim", 0) in (1, 2):
+        rows = shortest_floats(value if value.ndim == 2 else value[None])
+        return replace(output, value=rows if value.ndim == 2 else rows[0])
+    to_list = getattr(value, "tolist", None)
     return replace(output, value=to_list()) if callable(to_list) else output
 
 

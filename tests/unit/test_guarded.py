@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy
 import pytest
 
 from batchq.errors import DeviceLost, ExitCode
 from batchq.inference.base import Document, Output, Prepared
+from batchq.worker.guarded import Guarded
 from tests.unit.worker_kit import FAST, POLICY, Kit
 
 
@@ -114,3 +116,20 @@ def test_a_document_that_hangs_its_preparation_stays_leased_as_a_suspect() -> No
         kit.work(replace(FAST, stall_timeout=0.6))
     never.set()
     assert kit.tallies.leased == 1
+
+
+def test_float32_arrays_become_the_shortest_decimals_that_restore_them() -> None:
+    """Whoever's processor made them: half the bytes, in either layout, and no bit lost."""
+    row = numpy.array([0.1, -2.5e-7, 3.4e38, 1e-45, -0.0], numpy.float32)
+    kit = Kit.of({"doc": "words"})
+    for value, expected in (
+        (row, [0.1, -2.5e-07, 3.4e38, 1e-45, -0.0]),
+        (row[None], [[0.1, -2.5e-07, 3.4e38, 1e-45, -0.0]]),
+        (row[:0], []),
+        (row.astype(numpy.float64), row.astype(numpy.float64).tolist()),
+        (row[0], float(row[0])),
+    ):
+        kit.processor.infer = lambda batch, value=value: [Output(value, 1, 1)]  # type: ignore[method-assign, misc]
+        [output] = Guarded(kit.processor).infer([Prepared("words", 1)])
+        assert expected == output.value
+        assert numpy.array(output.value, numpy.float32).tobytes() == value.astype("f4").tobytes()
