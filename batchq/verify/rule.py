@@ -5,10 +5,11 @@ where nothing that may still happen can commit it:
 
 - Each item whose result it holds is completed, and the ledger names other keys for them.
   A completed item that is reopened goes on under a new generation, and so a new key.
-- Or no row names it, its writer has ended and holds nothing, so that none of its tokens
-  can commit it any more. Where a later attempt at an item looks for what an earlier one
-  left, which is in layout `item`, the item must be at an end too: it comes back from
-  there only as a new generation.
+- Or no row names it, its writer has ended, and nobody holds any of its items: a token
+  that holds an item no more never will again, so that no late commit can name it. Where
+  a later attempt at an item looks for what an earlier one left, which is in layout
+  `item`, the item must be at an end too: it comes back from there only as a new
+  generation.
 
 Age alone says nothing. The writer's end must be known before the items' states are read:
 whatever it committed is then in them.
@@ -51,7 +52,9 @@ def judge(
         return Verdict.NAMED
     if items and all(item and item.state is State.COMPLETED for item in items):
         return Verdict.ORPHAN
-    if writer is None or writer.state is WorkerState.LIVE or writer.held > 0:
+    if writer is None or writer.state is WorkerState.LIVE:
+        return Verdict.UNSETTLED
+    if any(item and item.state is State.LEASED for item in items):
         return Verdict.UNSETTLED
     if adoptable and not all(item and item.state in _AT_AN_END for item in items):
         return Verdict.UNSETTLED

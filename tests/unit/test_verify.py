@@ -267,6 +267,19 @@ def test_a_shard_that_lost_the_race_is_an_orphan_once_its_writer_has_ended(
     assert world.audit().orphan_keys == (result.stored.key,)
 
 
+def test_a_shard_whose_items_somebody_holds_stays(tmp_path: Path) -> None:
+    """Were it the writer itself, thought dead, its late commit would still be accepted."""
+    world = Audited(tmp_path, "shard")
+    world.register("slow")
+    world.enqueue("a", "b")
+    world.put(world.claim("slow"), "slow")
+    world.ledger.stop("slow", "notice")
+    lease = world.claim(limit=1)
+    assert (world.audit().orphans, world.audit().unsettled) == (0, 1)
+    world.ledger.commit("worker", world.put(lease))
+    assert world.audit().orphans == 1
+
+
 def test_a_result_committed_after_the_audit_passed_is_no_orphan(tmp_path: Path) -> None:
     """It is found in the ledger by what the object holds."""
     world = Audited(tmp_path, "shard")
