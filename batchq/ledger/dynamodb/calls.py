@@ -89,7 +89,13 @@ NO_ANSWER = (
 
 
 class ConditionFailed(Exception):
-    """The row is not as the write demanded, or one of a transaction's rows."""
+    """The row is not as the write demanded, or one of a transaction's rows.
+
+    `repeated`: the request had been sent before, without an answer, and may have taken
+    effect then.
+    """
+
+    repeated = False
 
 
 class Refused(Exception):
@@ -187,6 +193,9 @@ class Calls:
         )
         try:
             return attempts(self._once, operation, request)
+        except ConditionFailed as error:
+            error.repeated = attempts.statistics.get("attempt_number", 1) > 1
+            raise
         except _Passing as error:
             raise LedgerUnreachable(
                 f"{self.url}: {operation} was not answered for {self._patience:g} s: {error}",
@@ -314,13 +323,26 @@ class Calls:
         answer = self.ask(f"{kind.lower()}_item", **request)
         return from_wire(answer.get("Attributes") or {})
 
-    def transact(self, actions: Sequence[dict[str, Wire]]) -> None:
-        """All of it or nothing. Raises ConditionFailed if a row is not as demanded."""
-        self.ask(
-            "transact_write_items",
-            TransactItems=list(actions),
-            ClientRequestToken=random_hex(128),
-        )
+    def transact(
+        self, actions: Sequence[dict[str, Wire]], *, receipt: tuple[Key, str] | None = None
+    ) -> None:
+        """All of it or nothing. Raises ConditionFailed if a row is not as demanded.
+
+        DynamoDB takes a request that is sent again once, for ten minutes. Where a server
+        does not, `receipt` tells: the row into which the transaction writes this `call`.
+        """
+        try:
+            self.ask(
+                "transact_write_items",
+                TransactItems=list(actions),
+                ClientRequestToken=random_hex(128),
+            )
+        except ConditionFailed as error:
+            if receipt is None or not error.repeated:
+                raise
+            key, call = receipt
+            if (self.get(key) or {}).get("call") != call:
+                raise
 
 
 def not_initialised(url: str, table: str) -> LedgerNotInitialised:

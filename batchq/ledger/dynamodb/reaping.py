@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from batchq.clock import random_hex
 from batchq.lease import ReleaseReason
 from batchq.ledger.contact import Contact
 from batchq.ledger.dynamodb import items
@@ -123,7 +124,8 @@ def end(
     beat: Beat | None,
 ) -> bool:
     """Mark a live process as ended; false if it has beaten since, or has ended already."""
-    changed: dict[str, object] = {"state": state.value}
+    call = random_hex(64)
+    changed: dict[str, object] = {"state": state.value, "call": call}
     if reason is not None:
         changed["reason"] = reason
     if beat is not None:
@@ -136,7 +138,8 @@ def end(
                 write(calls.table, keys.beat(name), delete=True, only_if=[present(), *unmoved]),
                 write(calls.table, keys.process(name), set=changed, only_if=[live]),
                 write(calls.table, keys.over(name), put={}),
-            ]
+            ],
+            receipt=(keys.process(name), call),
         )
     except ConditionFailed:
         return False

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from batchq.clock import random_hex
 from batchq.ledger.dynamodb.calls import Calls
 from batchq.ledger.dynamodb.fleet import LeaseRow
 from batchq.ledger.dynamodb.items import ItemRow, committed
@@ -157,16 +158,20 @@ class Unit:
             lease = self._leases[key]
             if lease is not None and gone:
                 actions.append(shrink(table, key, lease, gone))
+        receipt = None
+        call = random_hex(64)
         for name in sorted({*self._processes, *self._tallies}):
             changed, only_if = self._processes.get(name, ({}, []))
             add = {tally: number for tally, number in self._tallies[name].items() if number}
             if changed or add:
                 key = self._keys.process(name)
+                receipt = key, call
+                changed = {**changed, "call": call}
                 actions.append(
                     write(table, key, set=changed, add=add, only_if=[*only_if, present()])
                 )
         if actions:
-            self._calls.transact(actions)
+            self._calls.transact(actions, receipt=receipt)
 
 
 def shrink(table: str, key: Key, lease: LeaseRow, gone: Iterable[bytes]) -> dict[str, Any]:
