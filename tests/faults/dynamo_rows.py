@@ -88,18 +88,8 @@ def tables(rows: list[dict[str, Any]]) -> Tables:
         elif kind == "w" and row["sk"].startswith("2process#"):
             tallies = {name: row.get(name, 0) for name in TALLIES}
             found["workers"].append({"run_id": run, "name": row["sk"][9:], **tallies})
-        elif kind == "w" and row["sk"].startswith("2lease#"):
-            ready, delayed = row.get("rd", []), row.get("dl", [])
-            held = len(ready) + len(delayed)
-            entries.update(entry[:12].hex() for entry in (*ready, *delayed))
-            # What a lease holds counts for as long as it is open.
-            tallies = dict.fromkeys(TALLIES, 0) | {
-                "ready": -held,
-                "delayed": -len(delayed),
-                "leased": held,
-                "attempts": held,
-            }
-            found["workers"].append({"run_id": run, "name": row["sk"], **tallies})
+        elif kind == "w" and row["sk"].startswith("3lease#"):
+            entries.update(e[:12].hex() for e in (*row.get("rd", []), *row.get("dl", [])))
     leased = Counter(f"{row['id']:024x}" for row in found["leased"])
     assert leased == entries, "a lease and the items that it holds differ"
     return found

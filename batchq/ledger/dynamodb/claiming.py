@@ -19,14 +19,14 @@ from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
 from batchq.ledger.dynamodb.fleet import LeaseRow, Process, entry, entry_id, entry_rev
 from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import INDEX, Keys, item_id, ordinal_of
-from batchq.ledger.dynamodb.unit import read_items, shrink
+from batchq.ledger.dynamodb.unit import Unit, read_items, together
 from batchq.ledger.dynamodb.wire import Key, absent, equal, write
 from batchq.ledger.records import ISOLATED_LOSSES, State, WorkerState, lease_cap
 
 __all__ = ["Candidate", "Claiming"]
 
-Wanted = tuple[bytes, Key, bool]
-"""An entry of the lease, where its row lies, and whether it was delayed."""
+Wanted = tuple[bytes, Key]
+"""An entry of the lease, and where its row lies."""
 
 ROUNDS = 20
 """Claims that found everything taken by others, before this one gives up."""
@@ -71,7 +71,7 @@ class Claiming:
                 return None
             if not self._intend(token, candidates, now):
                 return self._again(token, process.committed)
-            wanted = [(c.entry, c.place, c.rank is None) for c in candidates]
+            wanted = [(c.entry, c.place) for c in candidates]
             rows = self._take(token, wanted, process.committed)
             if rows:
                 return _lease(token, rows)
@@ -137,11 +137,12 @@ class Claiming:
         try:
             self._calls.transact(
                 [
-                    write(table, announced, put=lease.pack(), only_if=[absent()]),
+                    write(table, announced, put=lease.pack(keys), only_if=[absent()]),
                     write(
                         table,
                         keys.process(self._worker),
                         set={"token": token},
+                        add=lease.taken([c.entry for c in candidates]),
                         only_if=[equal("state", WorkerState.LIVE.value)],
                     ),
                 ]
@@ -162,15 +163,12 @@ class Claiming:
             self._give_up(token, lost)
         return [row for row in rows if row is not None]
 
-    def _take_one(
-        self, token: str, one: bytes, place: Key, delayed: bool, committed: int
-    ) -> ItemRow | None:
+    def _take_one(self, token: str, one: bytes, place: Key, committed: int) -> ItemRow | None:
         item = entry_id(one)
         changes: dict[str, object] = {
             "st": State.LEASED.value,
             "tok": token,
             "hold": self._worker,
-            "was": (State.DELAYED if delayed else State.READY).value,
             "hc": committed,
         }
         try:
@@ -188,14 +186,11 @@ class Claiming:
             return taken if taken and taken.held_under(token) else None
 
     def _give_up(self, token: str, lost: list[bytes]) -> None:
-        key = self._keys.lease(self._worker, token)
-        while (row := self._calls.get(key)) is not None:
-            lease = LeaseRow.unpack(row)
-            try:
-                self._calls.transact([shrink(self._calls.table, key, lease, lost)])
-            except ConditionFailed:
-                continue
-            return
+        def give_up(unit: Unit) -> None:
+            for one in lost:
+                unit.drop(self._worker, token, entry_id(one))
+
+        together(self._calls, self._keys, give_up)
 
     # -- asked again ---------------------------------------------------------------------
 
@@ -209,7 +204,7 @@ class Claiming:
         held = [row for row in found.values() if row.held_under(token)]
         # Those that the first call has not reached, or not yet.
         wanted = [
-            (one, row.lies_at(self._keys), one in lease.delayed)
+            (one, row.lies_at(self._keys))
             for item, row in found.items()
             if row.rev == entry_rev(one := lease.entries[item])
         ]

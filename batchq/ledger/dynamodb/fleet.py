@@ -74,6 +74,12 @@ class LeaseRow:
     delayed: frozenset[bytes] = frozenset()
     rev: int = 0
 
+    def taken(self, entries: Iterable[bytes]) -> Counter[str]:
+        """What a claim of these counts."""
+        delayed = sum(one in self.delayed for one in entries)
+        number = len([*entries])
+        return Counter(leased=number, attempts=number, ready=-number, delayed=-delayed)
+
     @property
     def entries(self) -> dict[int, bytes]:
         return {entry_id(one): one for one in sorted(self.ready | self.delayed)}
@@ -89,8 +95,9 @@ class LeaseRow:
             self.rev + 1,
         )
 
-    def pack(self) -> dict[str, object]:
-        row: dict[str, object] = {"at": self.at, "v": self.rev}
+    def pack(self, keys: Keys) -> dict[str, object]:
+        row: dict[str, object] = {"at": self.at, "rev": self.rev}
+        row["q"], row["r"] = keys.leased(self.at)
         # An empty set is no value.
         if self.ready:
             row["rd"] = self.ready
@@ -102,7 +109,7 @@ class LeaseRow:
     def unpack(cls, row: Mapping[str, Any]) -> LeaseRow:
         holder, token = _split_lease(row["sk"])
         none: frozenset[bytes] = frozenset()
-        return cls(holder, token, row["at"], row.get("rd", none), row.get("dl", none), row["v"])
+        return cls(holder, token, row["at"], row.get("rd", none), row.get("dl", none), row["rev"])
 
 
 def _split_lease(sort_key: str) -> tuple[str, str]:

@@ -44,7 +44,7 @@ COUNTED = {
     State.DEAD_LETTERED: ("total", "dead_lettered"),
     State.SUPERSEDED: ("superseded",),
 }
-"""The tallies that an item in each state is part of; those of leases follow from their rows."""
+"""The tallies that an item in each state is part of."""
 
 
 def _kept(name: str, default: T) -> T:
@@ -59,7 +59,7 @@ class ItemRow:
 
     `rev` grows by one with each change of state: writes are made on condition of it.
     `apart`: it lies beside the current row of its document, not in its place.
-    `was` is the state from which it was leased. `versions` of the document's current row: the
+    `versions` of the document's current row: the
     ordinals of all its versions as JSON, where there is more than one.
     """
 
@@ -84,7 +84,6 @@ class ItemRow:
     not_before: int = _kept("nb", 0)
     holder: str = _kept("hold", "")
     token: str = _kept("tok", "")
-    was: str = _kept("was", "")
     holder_committed: int = _kept("hc", 0)
     key: str = _kept("key", "")
     offset: int = _kept("off", 0)
@@ -195,9 +194,7 @@ KEPT = [(f.metadata["as"], f.name, f.default) for f in fields(ItemRow) if "as" i
 
 def move(row: ItemRow, state: State, tally: Counter[str]) -> None:
     """Count the item out of the state it was in and into `state`."""
-    origin = row.was if row.state == State.LEASED else row.state
-    tally["attempts"] += row.state == State.LEASED
-    for name in COUNTED[State(origin)]:
+    for name in COUNTED[State(row.state)]:
         tally[name] -= 1
     for name in COUNTED[state]:
         tally[name] += 1
@@ -207,8 +204,7 @@ def move(row: ItemRow, state: State, tally: Counter[str]) -> None:
 
 def committed(row: ItemRow) -> Counter[str]:
     """What a commit that is already in the row has still to count."""
-    tally = Counter(completed=1, ready=-1, attempts=1, committed=1)
-    tally["delayed"] -= row.was == State.DELAYED
+    tally = Counter(completed=1, leased=-1, committed=1)
     for name in ("empty", "adopted", "divergent"):
         tally[name] += getattr(row, name)
     return tally

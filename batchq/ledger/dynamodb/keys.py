@@ -8,8 +8,8 @@
     process, said once        pk `w#RUN#SHARD`       sk `0about#NAME`
     process, while it lives   pk `w#RUN#SHARD`       sk `1beat#NAME`
     process, not yet settled  pk `w#RUN#SHARD`       sk `1over#NAME`
-    open lease                pk `w#RUN#SHARD`       sk `2lease#NAME#TOKEN`
     process, its tallies      pk `w#RUN#SHARD`       sk `2process#NAME`
+    open lease                pk `w#RUN#SHARD`       sk `3lease#NAME#TOKEN`
     refused commit            pk `f#RUN#ID`          sk TOKEN
     result that was reopened  pk `h#RUN#ID`          sk GENERATION
 
@@ -19,11 +19,12 @@ first bits of the digest choose the shard, the shards one after the other are al
 the order of their ids: pages of results need no index either. Two documents of one run
 with one digest are rejected by name; at a hundred million that is a chance of 1 in 10^8.
 
-The index `queue` holds what can be claimed and the dead letters, and nothing else:
+The index `queue` holds what can be claimed, the dead letters and the open leases, no more:
 
     ready          q `RUN#rSHARD`   r RANK               random, so that claims do not meet
     delayed        q `RUN#d`        r NOT_BEFORE`#`RANK  in milliseconds
     dead letter    q `RUN#x`        r ID
+    open lease     q `RUN#l`        r SINCE              in milliseconds
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class Keys:
 
     def leases(self, name: str) -> Key:
         """The beginning of the sort keys of a process's leases."""
-        return self._of(name), f"2lease#{name}#"
+        return self._of(name), f"3lease#{name}#"
 
     def lease(self, name: str, token: str) -> Key:
         partition, start = self.leases(name)
@@ -186,6 +187,13 @@ class Keys:
 
     def dead(self, item: int) -> Key:
         return self.all_dead, f"{item:024x}"
+
+    def leased(self, since: int) -> Key:
+        return self.all_leased, f"{since:015d}"
+
+    @property
+    def all_leased(self) -> str:
+        return f"{self._run}#l"
 
     @property
     def all_dead(self) -> str:

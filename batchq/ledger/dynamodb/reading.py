@@ -1,8 +1,8 @@
 """Counts, processes, and the pages of results and dead letters.
 
-What is settled stands in the tallies of the processes; what open leases hold is added from
-their rows. As long as one is open an item may have left it and not be counted yet, so the
-sum is exact only where none is.
+The tallies of the processes add up to the run's: what a claim wants counts as leased from its
+intent on, and what leaves a lease is counted when the lease is. As long as one is open the sum
+may lag behind the items, so it is exact only where none is.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from batchq.ledger.records import (
 
 __all__ = ["counts", "dead_letters", "recount", "results", "states", "workers"]
 
+PROCESSES, EVERYTHING = ("1", "3"), ("0", "4")
+"""From which sort key to which: beats and tallies; what was said at first, and leases, too."""
+
 PAGE = 100
 """Rows looked through with one request, at least."""
 
@@ -40,9 +43,9 @@ PAGE = 100
 class _Fleet:
     """All processes of a run, as their rows stood within a moment."""
 
-    def __init__(self, calls: Calls, keys: Keys, first: str) -> None:
+    def __init__(self, calls: Calls, keys: Keys, first: str, end: str) -> None:
         def shard(number: int) -> list[dict[str, Any]]:
-            return list(calls.query(keys.fleet(number), "#s >= :a", first))
+            return list(calls.query(keys.fleet(number), "#s BETWEEN :a AND :b", first, end))
 
         self.beats: dict[str, Beat] = {}
         self.leases: list[LeaseRow] = []
@@ -56,7 +59,7 @@ class _Fleet:
         kind, _, name = row["sk"].partition("#")
         if kind == "1beat":
             self.beats[name] = Beat.unpack(row)
-        elif kind == "2lease":
+        elif kind == "3lease":
             self.leases.append(LeaseRow.unpack(row))
         elif kind == "2process":
             self.processes.append(Process.unpack(row))
@@ -67,41 +70,40 @@ class _Fleet:
         sum_: Counter[str] = Counter()
         for process in self.processes:
             sum_.update(process.tally)
-        for lease in self.leases:
-            delayed = len(lease.delayed)
-            held = len(lease.ready) + delayed
-            sum_.update(leased=held, attempts=held, ready=-held, delayed=-delayed)
         return Tallies(**{name: sum_[name] for name in TALLY_NAMES})
 
 
 def counts(calls: Calls, keys: Keys, now: int) -> Counts:
-    fleet = _Fleet(calls, keys, "1")
+    fleet = _Fleet(calls, keys, *PROCESSES)
     tallies = fleet.tallies()
-    exact = not fleet.leases
+    exact = tallies.leased == 0
     if exact and tallies.ready == 0:
         # The rows were not read in one moment, and this sum may end a run: nothing may have
         # moved meanwhile.
-        again = _Fleet(calls, keys, "1")
-        exact = not again.leases and again.tallies() == tallies
-        exact = exact and {*again.beats} == {*fleet.beats}
+        again = _Fleet(calls, keys, *PROCESSES)
+        exact = again.tallies() == tallies and {*again.beats} == {*fleet.beats}
     alive = Counter(beat.role for beat in fleet.beats.values() if beat.alive(now))
-    due = (
-        next(calls.query(keys.all_delayed, index=INDEX, limit=1), None) if tallies.delayed else None
-    )
-    oldest = min((lease.at for lease in fleet.leases), default=None)
+    due = _first(calls, keys.all_delayed) if tallies.delayed else None
+    oldest = _first(calls, keys.all_leased) if tallies.leased else None
     return Counts(
         tallies,
         workers_alive=alive[Role.WORKER.value],
         enqueuers_alive=alive[Role.ENQUEUER.value],
         now=now / 1000,
         oldest_lease_s=None if oldest is None else max(0, now - oldest) / 1000,
-        next_due_s=None if due is None else max(0, int(due["r"][:15]) - now) / 1000,
+        next_due_s=None if due is None else max(0, due - now) / 1000,
         exact=exact,
     )
 
 
+def _first(calls: Calls, partition: str) -> int | None:
+    """The earliest time in this part of the queue, in milliseconds."""
+    row = next(calls.query(partition, index=INDEX, limit=1), None)
+    return None if row is None else int(row["r"][:15])
+
+
 def workers(calls: Calls, keys: Keys, now: int) -> list[WorkerStatus]:
-    fleet = _Fleet(calls, keys, "0")
+    fleet = _Fleet(calls, keys, *EVERYTHING)
     held: Counter[str] = Counter()
     for lease in fleet.leases:
         held[lease.holder] += len(lease.ready) + len(lease.delayed)

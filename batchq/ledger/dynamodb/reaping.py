@@ -22,8 +22,8 @@ from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
 from batchq.ledger.dynamodb.fleet import Beat, LeaseRow, Process, entry_rev
 from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import INDEX, Keys
-from batchq.ledger.dynamodb.settling import pages, together
-from batchq.ledger.dynamodb.unit import Unit, read_items, unit_items
+from batchq.ledger.dynamodb.settling import pages
+from batchq.ledger.dynamodb.unit import Unit, read_items, together, unit_items
 from batchq.ledger.dynamodb.wire import Key, absent, equal, present, write
 from batchq.ledger.records import Policy, Reaped, State, WorkerState
 
@@ -248,7 +248,7 @@ class Ending:
                 elif row is not None and row.committed_under(lease.token):
                     unit.settle(row)
                 else:
-                    unit.drop(lease, item)
+                    unit.drop(lease.holder, lease.token, item)
                     if row is not None and row.rev == at and row.state in _OPEN:
                         row.rev += 1
                         unit.put(row, at)

@@ -17,7 +17,7 @@ from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
 from batchq.ledger.dynamodb.fleet import Process
 from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import INDEX, Keys, document_of, ordinal_of
-from batchq.ledger.dynamodb.unit import Unit, read_items, unit_items
+from batchq.ledger.dynamodb.unit import Unit, read_items, together, unit_items
 from batchq.ledger.dynamodb.wire import Key, absent, equal, present, write
 from batchq.ledger.records import Committed, CommittedResult, Failed, Policy, State
 from batchq.result import Result
@@ -264,18 +264,6 @@ class Settling:
 
 def _lease(row: ItemRow) -> tuple[str, str]:
     return row.holder, row.token
-
-
-def together(calls: Calls, keys: Keys, work: Callable[[Unit], T]) -> T:
-    """Make a unit and write it, again from the rows as they are until it takes effect."""
-    while True:
-        unit = Unit(calls, keys)
-        answer = work(unit)
-        try:
-            unit.write()
-        except ConditionFailed:
-            continue
-        return answer
 
 
 def pages(things: Iterable[T], size: int) -> Iterator[list[T]]:

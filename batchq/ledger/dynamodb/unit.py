@@ -7,17 +7,19 @@ effect whole, or raises ConditionFailed and is made anew from what the rows say 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from batchq.clock import random_hex
-from batchq.ledger.dynamodb.calls import Calls
+from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
 from batchq.ledger.dynamodb.fleet import LeaseRow
 from batchq.ledger.dynamodb.items import ItemRow, committed
 from batchq.ledger.dynamodb.keys import Keys, document_of
 from batchq.ledger.dynamodb.wire import Condition, Key, absent, equal, present, write
 
-__all__ = ["Unit", "current_rows", "read_items", "shrink", "unit_items"]
+__all__ = ["Unit", "current_rows", "read_items", "together", "unit_items"]
+
+T = TypeVar("T")
 
 
 PLACES = 2
@@ -120,15 +122,17 @@ class Unit:
         self._left[key].add(one)
         return True
 
-    def drop(self, lease: LeaseRow, item: int) -> None:
-        """Take an entry out of a lease that never came to hold it."""
-        key = self._keys.lease(lease.holder, lease.token)
+    def drop(self, holder: str, token: str, item: int) -> None:
+        """Take an entry out of a lease that never came to hold it, and off what it counts."""
+        key = self._keys.lease(holder, token)
         if key not in self._leases:
             row = self._calls.get(key)
             self._leases[key] = None if row is None else LeaseRow.unpack(row)
         now = self._leases[key]
-        if now is not None and item in now.entries:
-            self._left[key].add(now.entries[item])
+        one = None if now is None else now.entries.get(item)
+        if now is not None and one is not None and one not in self._left[key]:
+            self._left[key].add(one)
+            self._tallies[holder].subtract(now.taken([one]))
 
     def settle(self, row: ItemRow) -> None:
         """Count a commit that is in the row, to the worker that held it, if nobody has yet."""
@@ -157,7 +161,7 @@ class Unit:
         for key, gone in self._left.items():
             lease = self._leases[key]
             if lease is not None and gone:
-                actions.append(shrink(table, key, lease, gone))
+                actions.append(shrink(table, key, self._keys, lease, gone))
         receipt = None
         call = random_hex(64)
         for name in sorted({*self._processes, *self._tallies}):
@@ -174,10 +178,24 @@ class Unit:
             self._calls.transact(actions, receipt=receipt)
 
 
-def shrink(table: str, key: Key, lease: LeaseRow, gone: Iterable[bytes]) -> dict[str, Any]:
+def together(calls: Calls, keys: Keys, work: Callable[[Unit], T]) -> T:
+    """Make a unit and write it, again from the rows as they are until it takes effect."""
+    while True:
+        unit = Unit(calls, keys)
+        answer = work(unit)
+        try:
+            unit.write()
+        except ConditionFailed:
+            continue
+        return answer
+
+
+def shrink(
+    table: str, key: Key, keys: Keys, lease: LeaseRow, gone: Iterable[bytes]
+) -> dict[str, Any]:
     """The lease without what is gone; without the row where nothing is left."""
     rest = lease.without(gone)
-    only_if = [equal("v", lease.rev)]
+    only_if = [equal("rev", lease.rev)]
     if rest.ready or rest.delayed:
-        return write(table, key, put=rest.pack(), only_if=only_if)
+        return write(table, key, put=rest.pack(keys), only_if=only_if)
     return write(table, key, delete=True, only_if=only_if)
