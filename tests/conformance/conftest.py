@@ -27,10 +27,7 @@ FULL = "BATCHQ_DYNAMODB"
 """Set to `full`, every test runs on both emulators of DynamoDB (`make test-dynamodb`)."""
 
 EVERYDAY = {
-    "dynamodb": (
-        *("commit", "dynamodb", "mutants", "processes", "repeated", "returns"),
-        "test_verify",
-    ),
+    "dynamodb": ("commit", "dynamodb", "mutants", "processes", "repeated"),
     "dynamodb-local": ("commit",),
 }
 """What else runs there: they take half a second a test, and the others a hundredth."""

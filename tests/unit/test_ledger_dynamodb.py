@@ -375,3 +375,28 @@ def test_an_id_leads_to_its_row_and_shards_are_in_the_order_of_ids() -> None:
     places = [keys.document(document_of(i)) for i in ids]
     assert places == sorted(places)
     assert len({partition for partition, _ in places}) == 16
+
+
+def test_an_error_of_any_length_and_bytes_fits_its_row() -> None:
+    """A traceback of megabytes, with bytes that are no text, ends its document all the same."""
+    ledger = DynamoLedger(
+        f"dynamodb://long-{random_hex(32)}?region=us-east-1", client=client(moto_endpoint())
+    )
+    ledger.initialise()
+    run = ledger.create_run("run", "p-1", {}, "item")
+    ledger.register(run, "w", 60.0, Role.WORKER, {})
+    ledger.enqueue("w", 1, [NewItem("a", "sha256:a", 1, "file:///a", "file:///")])
+    lease = ledger.claim("w", "t", 1, alone=True)
+    assert lease is not None
+    error = "\udcff" + "x" * 2_000_000
+    failed = ledger.fail("w", [Failure(Held("t", lease.items[0].id), "c", error, final=True)])
+    assert failed.dead_lettered == (lease.items[0].id,)
+    [letter] = ledger.dead_letters(run, 0, 10)
+    assert letter.error.startswith("?x")
+
+
+def test_a_request_that_is_not_understood_is_an_error_with_a_message() -> None:
+    """And no traceback: whoever reads it can report it."""
+    ledger = DynamoLedger(URL, client=Answers(refusal("ValidationException")))
+    with pytest.raises(BatchqError, match="ValidationException"):
+        ledger.find_run("run")

@@ -152,6 +152,7 @@ class Calls:
         self.table = table
         self.transaction = transaction
         self._parallel = parallel
+        self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="dynamodb")
         self.url = url
         self._connect = client
         self._clock = clock
@@ -162,13 +163,8 @@ class Calls:
     def client(self) -> Any:
         return self._connect()
 
-    @cached_property
-    def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._parallel, thread_name_prefix="dynamodb")
-
     def close(self) -> None:
-        if "_threads" in self.__dict__:
-            self._threads.shutdown()
+        self._threads.shutdown()
 
     def each(self, function: Callable[[A], B], things: Sequence[A]) -> list[B]:
         """`function` of each thing, several at a time, in order. All are tried; then the

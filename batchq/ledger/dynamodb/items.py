@@ -36,6 +36,9 @@ __all__ = [
 
 T = TypeVar("T", str, int, bool)
 
+MAX_ERROR = 50_000
+"""Characters that are kept of an error: a row may have 400 KB."""
+
 COUNTED = {
     State.READY: ("total", "ready"),
     State.DELAYED: ("total", "ready", "delayed"),
@@ -230,7 +233,7 @@ def delay(row: ItemRow, tally: Counter[str], not_before: int) -> None:
 
 def bury(row: ItemRow, tally: Counter[str], now: int, cause: str, error: str) -> None:
     move(row, State.DEAD_LETTERED, tally)
-    row.cause, row.error, row.ended_at = cause, error, now
+    row.cause, row.error, row.ended_at = cause, error[:MAX_ERROR], now
 
 
 def begin_anew(row: ItemRow, tally: Counter[str], now: int) -> None:

@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from batchq.clock import Clock, SystemClock
-from batchq.errors import LedgerUnreachable, UsageError, WorkerReaped
+from batchq.errors import BatchqError, LedgerUnreachable, UsageError, WorkerReaped
 from batchq.item import NewItem
 from batchq.lease import Failure, Held, Lease, ReleaseReason
 from batchq.ledger.contact import Contact
 from batchq.ledger.dynamodb import enqueueing, reading, reaping, runs, table
-from batchq.ledger.dynamodb.calls import PARALLEL, Calls, ConditionFailed, connect
+from batchq.ledger.dynamodb.calls import PARALLEL, Calls, ConditionFailed, Refused, connect
 from batchq.ledger.dynamodb.claiming import Claiming
 from batchq.ledger.dynamodb.fleet import Process, newcomer
 from batchq.ledger.dynamodb.keys import Keys, RandomRanks, Ranks, name_key
@@ -307,6 +307,9 @@ class DynamoLedger:
         except LedgerUnreachable:
             self._contact.lost()
             raise
+        except Refused as error:
+            hint = "this is a request that DynamoDB does not understand: report it"
+            raise BatchqError(str(error), hint=hint) from None
 
     @cached_property
     def _shards(self) -> int:

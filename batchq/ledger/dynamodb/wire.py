@@ -42,7 +42,8 @@ def to_wire(value: object) -> Wire:
     if isinstance(value, int):
         return {"N": str(value)}
     if isinstance(value, str):
-        return {"S": value}
+        # Errors may quote bytes that are no text.
+        return {"S": value.encode(errors="replace").decode()}
     if isinstance(value, frozenset):
         return {"BS": sorted(value)}
     raise TypeError(f"no attribute can hold a {type(value).__name__}")
