@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from batchq.ledger.base import Run
     from batchq.source.base import Source
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "request_cost", "tell_requests"]
 
 SHOWN_REJECTIONS = 20
 
@@ -192,7 +192,7 @@ def _enqueue(
         parts[0] = "nothing is new"
     say(f"run {report.run} ({report.processing_version}): {', '.join(parts)}")
     _tell_rejections(report)
-    _tell_requests(session, run.layout, session.ledger.counts(run).tallies.total)
+    tell_requests(session, run.layout, session.ledger.counts(run).tallies.total)
     if not report.seen:
         note("hint: no document was found there; names that begin with a dot are passed over")
     return report
@@ -247,10 +247,10 @@ def _plan(session: Session, sources: list[Source], *, json: bool) -> Plan:
     )
     _tell_rejections(found)
     return found
-    _tell_requests(session, session.config.layout, taken)
+    tell_requests(session, session.config.layout, taken)
 
 
-def _tell_requests(session: Session, layout: str, items: int) -> None:
+def tell_requests(session: Session, layout: str, items: int) -> None:
     """What one object for each of many items will cost, while the layout can be changed."""
     from batchq.cli.console import note
 

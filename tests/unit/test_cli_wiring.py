@@ -14,6 +14,7 @@ from batchq.config import Config, Loaded, load
 from batchq.errors import ProcessingVersionMismatch, UsageError
 from batchq.fingerprint import processing_version
 from batchq.ledger.base import Run
+from tests.s3 import BUCKET, strict_server
 
 
 def settings(**options: str) -> Loaded:
@@ -113,3 +114,19 @@ def test_a_ledger_of_another_kind_is_refused_by_name(address: str, said: str) ->
     """What this build cannot do is said before anything is tried."""
     with pytest.raises(UsageError, match=said):
         wiring.open_ledger(Config(ledger=address), SystemClock())
+
+
+def test_an_export_goes_to_a_file_or_to_an_object_of_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the address alone; one that names a bucket or a folder names no object."""
+    monkeypatch.chdir(tmp_path)
+    local = wiring.open_destination("exports/all.jsonl")
+    assert (local.url, local.suffix) == ("exports/all.jsonl", ".jsonl")
+    with strict_server(monkeypatch):
+        bucket = wiring.open_destination(f"s3://{BUCKET}/exports/all.parquet")
+        assert (bucket.url, bucket.suffix) == (f"s3://{BUCKET}/exports/all.parquet", ".parquet")
+        assert wiring.open_destination(f"s3://{BUCKET}/all.jsonl").url.endswith("/all.jsonl")
+    for address in (f"s3://{BUCKET}", f"s3://{BUCKET}/exports/", "s3://"):
+        with pytest.raises(UsageError, match="names no object"):
+            wiring.open_destination(address)

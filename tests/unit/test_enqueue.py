@@ -9,11 +9,12 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from batchq.cli.enqueue import request_cost
+from batchq.cli.enqueue import request_cost, tell_requests
 from batchq.clock import SystemClock
 from batchq.enqueue import check_store, enqueue, ensure_run, plan
 from batchq.enqueue.fingerprinting import CHUNK_FILES, MAX_SOURCE_ID, SMALL
@@ -667,3 +668,21 @@ def test_the_requests_of_layout_item_are_priced() -> None:
     """A hundred million results cost five hundred dollars in puts and forty in heads."""
     assert "about $540.00" in request_cost(100_000_000)
     assert "150,000 items" in request_cost(150_000)
+
+
+@pytest.mark.parametrize(
+    ("layout", "items", "remote", "told"),
+    [
+        ("item", 100_001, True, True),
+        ("item", 100_000, True, False),
+        ("shard", 100_001, True, False),
+        ("item", 100_001, False, False),
+    ],
+)
+def test_the_price_is_told_while_the_layout_can_be_chosen(
+    layout: str, items: int, remote: bool, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only where requests are paid for, and there are many."""
+    session: Any = SimpleNamespace(store=SimpleNamespace(remote=remote))
+    tell_requests(session, layout, items)
+    assert ("--layout shard" in capsys.readouterr().err) == told
