@@ -41,6 +41,8 @@ class SlowDigest:
         return Prepared(document.text, max(1, len(document.text.split())))
 
     def infer(self, batch):
+        with open("batches", "a") as begun:
+            begun.write(f"{len(batch)}\\n")
         # Real time: the processes that run this are killed by real signals.
         time.sleep(self.seconds * len(batch))
         if any("POISON" in prepared.payload for prepared in batch):
