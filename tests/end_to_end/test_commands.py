@@ -330,7 +330,7 @@ def test_an_error_is_a_document_too(desk: Desk) -> None:
         (["results", "docs/a.md", "--output", "all.jsonl"], "--output"),
         (["results", "docs/a.md", "--current"], "latest version"),
         (["status", "--config", "missing.toml"], None),
-        (["status", "--ledger", "dynamodb://table?rejoin=eu"], "rejoin"),
+        (["status", "--ledger", "dynamodb://table?rejoin=eu"], "dynamodb://TABLE"),
         (["status", "--run", "\udcff"], "percent-escaped"),
         (["results", "\udcff"], "percent-escaped"),
     ],
