@@ -28,7 +28,7 @@ def doctor(
 ) -> int:
     """Try out everything that a worker depends on here, one line each.
 
-    Ends with the exit code of the first dependency that fails. Needs no run, and changes
+    Ends with the exit code of the first dependency that fails. It needs no run.
     nothing.
 
     \b

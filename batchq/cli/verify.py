@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,16 +78,15 @@ def verify(
         finished = False
         try:
             if seen.resumed:
-                note(f"info: going on after {seen.checked:,} results, as {path} says")
-            acting = session.operator("verify") if repair else nullcontext(None)
-            with progress("verify", "seen") as update, acting as operator:
+                note(f"info: going on after {seen.checked:,} results; to begin anew, delete {path}")
+            with progress("verify", "seen") as update:
                 report = audit(
                     session.ledger,
                     session.run,
                     session.store,
                     seen,
                     sample=sample,
-                    repair_as=operator,
+                    repair_as=partial(session.operator, "verify") if repair else None,
                     remove_orphans=remove_orphans,
                     progress=lambda what, done, total: update(done, total),
                 )

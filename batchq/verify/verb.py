@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from itertools import islice
 
@@ -44,6 +45,10 @@ COUNTED = (
 
 Progress = Callable[[str, int, int | None], None]
 """Hears what is being looked at, how many so far and of how many."""
+
+
+Operator = Callable[[], AbstractContextManager[str]]
+"""Registers a process for as long as the context lasts; its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +91,14 @@ def audit(
     journal: Journal,
     *,
     sample: int | None = None,
-    repair_as: str | None = None,
+    repair_as: Operator | None = None,
     remove_orphans: bool = False,
     progress: Progress = lambda what, done, total: None,
 ) -> Report:
     """Audit `run`, going on where `journal` stopped.
 
     `sample`: read so many results, chosen uniformly, and look for no orphans.
-    `repair_as`: the registered process that sends damaged items back, if that is asked for.
+    `repair_as`: registers a process that sends damaged items back, if that is asked for.
     Raises StoreUnusable where the store gives no answer: nothing is known then, and the
     same audit asked again goes on from there.
     """
@@ -245,10 +250,13 @@ class _Audit:
 
     # -- mending -----------------------------------------------------------------
 
-    def repair(self, operator: str) -> None:
+    def repair(self, operator: Operator) -> None:
         while rows := self._journal.unrepaired(PAGE):
-            # Where it takes no effect, somebody else has sent the item back meanwhile.
-            self._journal.repair(rows, self._ledger.reopen(operator, self._run, rows))
+            # One for each page: it beats no more, and a long audit would see it reaped.
+            with operator() as name:
+                sent_back = self._ledger.reopen(name, self._run, rows)
+            # Where it took no effect, somebody else has sent the item back meanwhile.
+            self._journal.repair(rows, sent_back)
             self._progress("repaired", self._journal.repaired, None)
 
     def remove_orphans(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ class Audited:
         journal = Journal(self.path, f"audit {options.get('sample')}")
         finished = False
         try:
-            operator = self.register(f"verify-{new_token()}", Role.OPERATOR) if repair else None
+            operator = self.operator if repair else None
             report = audit(
                 self.ledger, self.run, self.store, journal, repair_as=operator, **options
             )
@@ -145,6 +146,12 @@ class Audited:
         finally:
             journal.close(finished=finished)
         return report
+
+    @contextmanager
+    def operator(self) -> Iterator[str]:
+        name = self.register(f"verify-{new_token()}", Role.OPERATOR)
+        yield name
+        self.ledger.stop(name, "end")
 
     def damaged(self, report: Report) -> Sequence[tuple[str, str]]:
         return [(damage.result.source_id, damage.kind) for damage in report.damage]
