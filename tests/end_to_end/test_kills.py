@@ -49,7 +49,7 @@ def test_kills_in_the_middle_of_shards_lose_and_double_nothing(tmp_path: Path) -
     """The same in layout `shard`, where what was gathered or put dies uncommitted."""
     ledger = f"sqlite:///{tmp_path}/ledger.db"
     site = Site(tmp_path, ledger, seconds=0.02)
-    storm(site, "shard", kills=PORTION, stops=2)
+    storm(site, "shard", kills=10, stops=1)
     assert tally(ledger, "default", "lost_leases") > 0
     # Layout `item` would have left its objects here too.
     assert {path.name for path in site.results.rglob("*.json")} == {"run.json"}
