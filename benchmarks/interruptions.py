@@ -6,8 +6,8 @@
 The same run under the same schedule of interruptions, on SQLite and a local store: workers,
 one after another, live for 6 and 9 s from their first claim and are then told to stop
 (SIGTERM) or killed (SIGKILL); the next starts at once, and the third may finish. The
-processor sleeps 5 ms a document, so that a busy machine changes little: as if it were hours
-of seconds each.
+processor sleeps 5 ms a document, so that a busy machine changes little. All of it is to scale:
+lives of seconds for hours, a notice 2 s ahead for two minutes, leases of 1 s.
 
     notices      the interruption is announced; flush interval measured (batchq's own)
     auto         killed without a word; flush interval measured
@@ -91,7 +91,8 @@ def answer(folder: Path, *arguments: str) -> dict[str, Any]:
 
 def live(folder: Path, seconds: float | None, end: signal.Signals, flush: str) -> bool:
     """One worker's life, up to `seconds` from its first claim; whether it was cut short."""
-    worker = batchq(folder, "worker", "--lease-ttl", "2s", BATCHQ_FLUSH_ITEMS=flush)
+    settings = {"BATCHQ_FLUSH_ITEMS": flush, "BATCHQ_NOTICE_WINDOW": "2s"}
+    worker = batchq(folder, "worker", "--lease-ttl", "1s", **settings)
     assert worker.stdout is not None
     for line in worker.stdout:
         if json.loads(line)["event"] == "claimed":
