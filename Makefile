@@ -3,6 +3,7 @@
 # make test-dynamodb   every ledger test on both emulators of DynamoDB, which takes longer
 # make lint   style, strict types and the import rules
 # make bench  the benchmarks; their figures are explained in docs/benchmarks.md
+# make peers  batchq beside other queues, which it installs for that
 # make venv   the installation alone
 # make clean  remove the installation and the demo's results
 
@@ -11,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test test-dynamodb lint bench venv clean
+.PHONY: demo test test-dynamodb lint bench peers venv clean
 
 demo: venv
 	$(BIN)/batchq enqueue ./docs
@@ -37,6 +38,11 @@ bench: venv
 		name=$$(basename $$file .py); echo "== $$name"; \
 		$(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
+
+peers: venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[dev,peers]'
+	$(BIN)/python -m benchmarks.peers
 
 venv: $(INSTALLED)
 

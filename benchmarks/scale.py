@@ -1,6 +1,6 @@
-"""What each verb takes as a ledger grows: 10 thousand, a million, ten million items.
+"""What each verb takes as a ledger grows, from ten thousand items to ten million.
 
-    python -m benchmarks.scale [--database sqlite,postgresql] [--sizes 10000,1000000,10000000]
+    python -m benchmarks.scale [--database sqlite,postgresql] [--sizes 10000,1000000]
                                [--rounds 3] [--json]
 
 Each ledger is filled by bulk statements (`benchmarks.filling`): 59 % completed, 1 % dead
@@ -247,7 +247,7 @@ def show(report: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--database", default="sqlite,postgresql")
-    parser.add_argument("--sizes", default="10000,1000000,10000000")
+    parser.add_argument("--sizes", default="10000,1000000")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="one document instead of tables")
     arguments = parser.parse_args()

@@ -1,7 +1,8 @@
 """batchq beside other queues: the same empty items through each, in one run.
 
-    pip install -c constraints.txt -e '.[dev,peers]'
-    python -m benchmarks.peers [--peers batchq-sqlite,...] [--items 50000] [--seconds 8] [--json]
+    make peers
+    python -m benchmarks.peers [--peers batchq-sqlite,...] [--items 50000] [--seconds 8]
+                               [--recovery 15] [--json]
 
 Each peer is used as its documentation says is fastest, with the durability it has by
 default. A phase ends after `--seconds`, and its rate is that of what was done by then.

@@ -135,9 +135,6 @@ class Scene:
 
     def rows(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of the run, as it may be compared with another run's."""
-        counted = recount(self.stage.database, self.world.run.id)
-        told = asdict(self.world.tallies)
-        assert counted == {name: told[name] for name in counted}
         counters = "attempt, generation, failures, losses, lone_losses, releases"
         found = {
             table: self._query(
@@ -158,8 +155,14 @@ class Scene:
             "SELECT i.source_id, count(*) FROM fenced AS f JOIN items AS i ON i.id = f.id "
             "WHERE f.run_id = {run} GROUP BY 1 ORDER BY 1"
         )
-        found["tallies"] = [tuple(told.values())]
+        found["tallies"] = [tuple(asdict(self.world.tallies).values())]
         return found
+
+    def check(self) -> None:
+        """The tallies against a recount, once for each verb: other runs must equal this one."""
+        counted = recount(self.stage.database, self.world.run.id)
+        told = asdict(self.world.tallies)
+        assert counted == {name: told[name] for name in counted}
 
     def _query(self, statement: str) -> list[tuple[Any, ...]]:
         text = statement.replace("{run}", str(self.world.run.id))
@@ -328,6 +331,8 @@ def faults(verb: Verb, stage: Stage, *, refuse: int = 0, only_last: bool = False
         count = stage.proxy.statements
         assert statement is None or stage.proxy.has_cut
         stage.proxy.arm()
+        if statement is None:
+            scene.check()
         told = scene.plain(answer), (scene.rows(), count)
         scene.ledger.close()
         return told

@@ -484,6 +484,11 @@ def test_an_address_that_is_wrong_is_a_usage_error(address: str) -> None:
     assert "percent-encod" in told
 
 
+def test_a_socket_without_a_file_is_no_torn_address() -> None:
+    """libpq writes an abstract one with an @ in front."""
+    assert postgresql.Postgresql("postgresql://u@/db?host=@batchq").url.endswith("host=@batchq")
+
+
 def test_no_connection_is_left_for_this_role(url: str, roles: tuple[str, str]) -> None:
     """Its own message: the workers are too many for the server."""
     administer(url, f"ALTER ROLE {roles[1]} CONNECTION LIMIT 0")

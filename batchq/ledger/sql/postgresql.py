@@ -151,7 +151,9 @@ def _is_torn(given: dict[str, Any]) -> bool:
     ports = str(given.get("port") or "0").split(",")
     if not all(port.strip().isdigit() or not port for port in ports):
         return True
-    return any("@" in str(given.get(part) or "") for part in ("host", "dbname"))
+    # One @ in front names a socket that has no file.
+    hosts = str(given.get("host") or "").split(",")
+    return any("@" in host[1:] for host in hosts) or "@" in str(given.get("dbname") or "")
 
 
 def _not_understood(url: str) -> UsageError:
