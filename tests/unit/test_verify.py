@@ -280,6 +280,22 @@ def test_a_shard_whose_items_somebody_holds_stays(tmp_path: Path) -> None:
     assert world.audit().orphans == 1
 
 
+def test_a_shard_of_several_writers_is_nobodys(tmp_path: Path) -> None:
+    """No worker writes such a thing, so nothing that is known of workers says what it is."""
+    world = Audited(tmp_path, "shard")
+    world.enqueue("a", "b")
+    frames = b""
+    for name in ("one", "two"):
+        world.register(name)
+        [result] = world.put(world.claim(name, limit=1), name)
+        frames += world.objects.read(result.stored.key)
+        world.objects.delete(result.stored.key)
+        world.ledger.stop(name, "notice")
+    world.lay(f"{world.run.prefix}/shards/joined.jsonl.zst", frames)
+    report = world.audit(remove_orphans=True)
+    assert (report.orphans, report.unsettled) == (0, 1)
+
+
 def test_a_result_committed_after_the_audit_passed_is_no_orphan(tmp_path: Path) -> None:
     """It is found in the ledger by what the object holds."""
     world = Audited(tmp_path, "shard")
