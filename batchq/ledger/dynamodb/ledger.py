@@ -359,7 +359,10 @@ class DynamoLedger:
             place.watch.look(rows, now)
 
     def _now(self) -> int:
-        """The ledger's clock in milliseconds: the server's, as its answers show it."""
+        """The ledger's clock in milliseconds: the server's, as its answers show it.
+
+        An emulator that dates no answer leaves the clock of this machine.
+        """
         if self._ledger_clock is not None:
             return round(1000 * self._ledger_clock.now())
         server = self._calls.server_time.at(self._clock.monotonic())
