@@ -18,7 +18,7 @@ import pytest
 from batchq.ledger import memory
 from batchq.ledger.base import CommittedResult, State
 from batchq.ledger.contact import Contact
-from batchq.ledger.dynamodb import claiming, items, reaping, settling, unit, wire
+from batchq.ledger.dynamodb import calls, claiming, items, reaping, settling, unit, wire
 from batchq.ledger.dynamodb import ledger as dynamo_ledger
 from batchq.ledger.memory import MemoryLedger
 from batchq.ledger.rows import Row, Tables
@@ -252,6 +252,12 @@ def lose_alone_in_dynamodb(row: Any, *arguments: Any, alone: bool, lose: Any = i
     lose(row, *arguments, alone=True)
 
 
+def one_after_the_other(ledger: Any, actions: Any, **_: Any) -> None:
+    for action in actions:
+        [(kind, request)] = action.items()
+        ledger.ask(f"{kind.lower()}_item", **request)
+
+
 DYNAMO = ("dynamodb",)
 
 MUTANTS = [
@@ -333,6 +339,16 @@ MUTANTS = [
         DYNAMO,
         replaced(items, "lose", lose_alone_in_dynamodb),
         reaps.test_losses_in_company_end_nothing,
+    ),
+    Mutant(
+        "leases and tallies are settled one after the other",
+        DYNAMO,
+        replaced(calls.Calls, "transact", one_after_the_other),
+        partial(
+            apart.test_a_process_that_dies_at_any_request_strands_nothing,
+            prepare=apart.commit,
+            sent=False,
+        ),
     ),
     Mutant(
         "what moved is not looked at again",
