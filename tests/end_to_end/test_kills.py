@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from batchq.clock import random_hex
-from tests.dynamodb import TRANSACTION, local_endpoint, unavailable
+from tests.dynamodb import TRANSACTION, in_full, local_endpoint, unavailable
 from tests.end_to_end.fleet import Fleet, Site
 from tests.faults.checker import audit, tally
 from tests.postgres import create_database, drop_database, running_server
@@ -55,9 +55,7 @@ def test_kills_in_the_middle_of_shards_lose_and_double_nothing(tmp_path: Path) -
     assert {path.name for path in site.results.rglob("*.json")} == {"run.json"}
 
 
-@pytest.mark.skipif(
-    os.environ.get("BATCHQ_DYNAMODB") != "full", reason="by hand: BATCHQ_DYNAMODB=full"
-)
+@pytest.mark.skipif(not in_full(), reason="by hand: BATCHQ_DYNAMODB=full")
 @pytest.mark.timeout(1800)
 def test_kills_on_dynamodb_lose_and_double_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
