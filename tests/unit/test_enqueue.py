@@ -18,7 +18,7 @@ from batchq.cli.enqueue import request_cost, tell_requests
 from batchq.clock import SystemClock
 from batchq.enqueue import check_store, enqueue, ensure_run, plan
 from batchq.enqueue.fingerprinting import CHUNK_FILES, MAX_SOURCE_ID, SMALL
-from batchq.enqueue.sending import ATTEMPTS
+from batchq.enqueue.sending import ATTEMPTS, BEATS_PER_TTL
 from batchq.enqueue.verb import MAX_REJECTED
 from batchq.errors import (
     DocumentError,
@@ -452,19 +452,22 @@ def test_workers_see_that_more_is_coming(ledger: Ledger, run: Run) -> None:
 
 def test_beats_go_on_while_a_document_takes_long(ledger: Ledger, run: Run) -> None:
     """A document that is read for several TTLs lets nobody take this process for dead."""
-    released = threading.Event()
-    alive: list[bool] = []
+    beats: list[bool] = []
+    several = threading.Event()
 
-    def watch() -> None:
-        for _ in range(20):
-            released.wait(0.1)
-            alive.extend(process.alive for process in enqueuers(ledger, run))
-        released.set()
+    class Listening(Unsteady):
+        def beat(self, worker: str, ttl: float) -> bool:
+            beats.append(ledger.beat(worker, ttl))
+            if len(beats) == 3 * BEATS_PER_TTL:
+                several.set()
+            return beats[-1]
 
-    threading.Thread(target=watch, daemon=True).start()
-    take(ledger, run, Numbered(1, fingerprinted=released.wait), ttl=0.8)
-    assert alive
-    assert all(alive)
+    slow = Numbered(1, fingerprinted=lambda: several.wait(60))
+    report = take(Listening(ledger, lambda call: call()), run, slow, ttl=0.3)
+    assert several.is_set()
+    assert all(beats)
+    assert report.new == 1
+    assert len(enqueuers(ledger, run)) == 1
 
 
 def test_a_process_that_was_taken_for_dead_registers_anew(ledger: Ledger, run: Run) -> None:
