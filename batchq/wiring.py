@@ -62,7 +62,7 @@ def open_ledger(config: Config, clock: Clock) -> Ledger:
     except ImportError:
         raise UsageError(
             f"a ledger in {redact(config.ledger)} needs the libraries boto3 and tenacity",
-            hint="pip install 'batchq[aws]'",
+            hint="pip install '.[aws]' in batchq's source folder",
         ) from None
     return DynamoLedger(config.ledger, policy=policy, clock=clock)
 
@@ -86,7 +86,8 @@ def _s3_store(url: str) -> Store:
         from batchq.store.s3 import S3Store
     except ImportError:
         raise UsageError(
-            f"{redact(url)} needs the library boto3", hint="pip install 'batchq[aws]'"
+            f"{redact(url)} needs the library boto3",
+            hint="pip install '.[aws]' in batchq's source folder",
         ) from None
     return S3Store(url)
 
@@ -147,7 +148,7 @@ def _files(source: str) -> Callable[..., Source]:
     except ImportError:
         raise UsageError(
             f"documents in {redact(source)} need the library boto3",
-            hint="pip install 'batchq[aws]'",
+            hint="pip install '.[aws]' in batchq's source folder",
         ) from None
     return S3Source
 

@@ -20,7 +20,7 @@ LedgerUrl = Annotated[
     typer.Option(
         "--ledger",
         metavar="URL",
-        help="sqlite:///PATH or postgresql://HOST/DATABASE. "
+        help="sqlite:///PATH, postgresql://HOST/DATABASE or dynamodb://TABLE?region=REGION. "
         "Default: sqlite:///batchq-data/ledger.db.",
     ),
 ]

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Generic, TypeVar
 
 __all__ = ["Ahead"]
@@ -28,7 +28,7 @@ class Ahead(Generic[Piece, Outcome]):
         self._work = work
         self._ahead = ahead
         self._jobs: queue.SimpleQueue[tuple[Piece, Future[Outcome]] | None] = queue.SimpleQueue()
-        self._stopping = False
+        self._over: BaseException | None = None
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{n}", daemon=True)
             for n in range(threads)
@@ -40,7 +40,7 @@ class Ahead(Generic[Piece, Outcome]):
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stopping = True
+        self._over = self._over or CancelledError()
         for _ in self._threads:
             self._jobs.put(None)
 
@@ -64,11 +64,14 @@ class Ahead(Generic[Piece, Outcome]):
             yield pending.popleft().result()
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None and not self._stopping:
+        while (job := self._jobs.get()) is not None:
             piece, outcome = job
+            if self._over is not None:
+                # One that failed behind it, or the end: who asks must not wait for ever.
+                outcome.set_exception(self._over)
+                continue
             try:
                 outcome.set_result(self._work(piece))
             except BaseException as error:
-                # Those before it are in hand; nobody will ask for those behind it.
-                self._stopping = True
+                self._over = error
                 outcome.set_exception(error)

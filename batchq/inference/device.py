@@ -40,7 +40,7 @@ def import_torch() -> Any:
     except ImportError as error:
         raise UsageError(
             f"this processor needs torch, which cannot be imported: {error}",
-            hint="pip install 'batchq[inference]'",
+            hint="pip install '.[inference]' in batchq's source folder",
         ) from None
     return torch
 

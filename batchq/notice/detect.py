@@ -184,7 +184,7 @@ class _Site:
         if importlib.util.find_spec("boto3") is None:
             raise UsageError(
                 "--notice sqs needs boto3, which is not installed",
-                hint="pip install 'batchq[aws]'",
+                hint="pip install '.[aws]' in batchq's source folder",
             )
         return SqsSource(
             self.queue_url,

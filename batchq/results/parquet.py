@@ -48,7 +48,8 @@ def parquet_forms(ledger: Ledger, run: Run, store: Store) -> list[Format]:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
         raise UsageError(
-            "Parquet files need the library pyarrow", hint="pip install 'batchq[parquet]'"
+            "Parquet files need the library pyarrow",
+            hint="pip install '.[parquet]' in batchq's source folder",
         ) from None
     dimension = _dimension(_first_output(ledger, run, store))
     # What embed computes are float32, and nothing is lost by saying so.

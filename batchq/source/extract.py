@@ -65,7 +65,7 @@ class Extractor:
                 "unsupported",
                 f"{media_type} needs the library {office.LIBRARY}",
                 final=True,
-                hint="pip install 'batchq[docs]', and enqueue as a new run",
+                hint="pip install '.[docs]' in batchq's source folder, and enqueue as a new run",
             )
         text = self._plain_text(data) if kind is Kind.TEXT else None
         if text is None:

@@ -60,7 +60,7 @@ class AnyReader:
                 except ImportError:
                     raise UsageError(
                         "documents in S3 need the library boto3",
-                        hint="pip install 'batchq[aws]'",
+                        hint="pip install '.[aws]' in batchq's source folder",
                     ) from None
                 self._s3 = S3Reader()
             return self._s3

@@ -225,7 +225,8 @@ class Parquet:
             import pyarrow.parquet
         except ImportError:
             raise UsageError(
-                "Parquet files need the library pyarrow", hint="pip install 'batchq[parquet]'"
+                "Parquet files need the library pyarrow",
+                hint="pip install '.[parquet]' in batchq's source folder",
             ) from None
         try:
             self._file = pyarrow.parquet.ParquetFile(RangeFile(file))

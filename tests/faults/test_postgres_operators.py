@@ -266,13 +266,16 @@ def test_the_grants_name_every_table() -> None:
 
 
 def test_two_projects_in_one_database(url: str) -> None:
-    """Each has its tables, its version and its numbers; the default schema stays empty."""
-    teams = [f"{url}&schema=team_a", f"{url}&schema=team_b"]
+    """Each has its tables, its version and its numbers; the default schema stays empty.
+
+    `user` is a word of SQL's own.
+    """
+    teams = [f"{url}&schema=team_a", f"{url}&schema=user"]
     for team in teams:
         initialise(team)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(whole_story, teams))
-    for name in ("team_a", "team_b"):
+    for name in ("team_a", '"user"'):
         assert administer(url, f"SELECT version_num FROM {name}.batchq_version") == [(HEAD,)]
         assert administer(url, f"SELECT min(id), max(id) FROM {name}.runs") == [(1, 1)]
         assert administer(url, f"SELECT count(*) > 40 FROM {name}.items") == [(True,)]

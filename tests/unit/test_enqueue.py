@@ -17,6 +17,7 @@ import pytest
 from batchq.cli.enqueue import request_cost, tell_requests
 from batchq.clock import SystemClock
 from batchq.enqueue import check_store, enqueue, ensure_run, plan
+from batchq.enqueue.ahead import Ahead
 from batchq.enqueue.fingerprinting import CHUNK_FILES, MAX_SOURCE_ID, SMALL
 from batchq.enqueue.sending import ATTEMPTS, BEATS_PER_TTL
 from batchq.enqueue.verb import MAX_REJECTED
@@ -559,6 +560,26 @@ def test_threads_read_what_the_disk_keeps_waiting_for(ledger: Ledger, run: Run) 
     enqueue(ledger, run, sources, cast(Reader, reader), clock=SystemClock(), threads=4)
     assert reader.threads[0] == threading.main_thread().name
     assert set(reader.threads[-100:]) <= {f"fingerprint-{n}" for n in range(4)}
+
+
+def test_a_failure_behind_a_piece_ends_the_wait_for_it() -> None:
+    """A thread that takes a piece up after another has failed leaves nobody waiting."""
+    taken, failed = threading.Event(), threading.Event()
+
+    def work(piece: int) -> int:
+        if piece == 0:
+            taken.set()
+            failed.wait(30)
+            return piece
+        taken.wait(30)
+        failed.set()
+        raise ValueError("the second piece")
+
+    with Ahead(work, threads=2, ahead=8, name="work") as ahead:
+        outcomes = ahead.each(range(6))
+        assert next(outcomes) == 0
+        with pytest.raises(ValueError, match="the second piece"):
+            list(outcomes)
 
 
 # -- dry run -------------------------------------------------------------------------------

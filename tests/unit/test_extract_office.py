@@ -110,4 +110,4 @@ def test_without_the_library_it_is_unsupported_and_says_what_to_install(
     with pytest.raises(DocumentError) as error:
         extractor.extract(RTF, "docs/a.rtf")
     assert (error.value.cause, error.value.final) == ("unsupported", True)
-    assert "batchq[docs]" in str(error.value.hint)
+    assert ".[docs]" in str(error.value.hint)

@@ -100,7 +100,7 @@ def test_sqs_needs_the_sdk(build: Build, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError) as refused:
         build("sqs", queue_url=QUEUE)
-    assert refused.value.hint == "pip install 'batchq[aws]'"
+    assert refused.value.hint == "pip install '.[aws]' in batchq's source folder"
 
 
 @pytest.mark.parametrize("given", ["ec2", "sqs"])

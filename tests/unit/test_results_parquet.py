@@ -143,7 +143,7 @@ def test_without_the_library_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "pyarrow.compute", None)
     with pytest.raises(UsageError, match="pyarrow") as caught:
         archive.export(tmp_path / "all.parquet")
-    assert caught.value.hint == "pip install 'batchq[parquet]'"
+    assert caught.value.hint == "pip install '.[parquet]' in batchq's source folder"
     assert archive.export(tmp_path / "all.jsonl").written == 1
 
 

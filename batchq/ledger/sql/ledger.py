@@ -225,7 +225,7 @@ class SqlLedger:
         return self._read(lambda tx: reading.recount(tx, run))
 
     def duplicates(self, run: Run) -> int | None:
-        return self._single(lambda tx: reading.duplicates(tx, run))
+        return self._read(lambda tx: reading.duplicates(tx, run))
 
     def workers(self, run: Run) -> list[WorkerStatus]:
         return self._single(lambda tx: reading.workers(tx, run))

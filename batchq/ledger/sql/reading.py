@@ -61,6 +61,8 @@ def counts(tx: Transaction, run: Run) -> Counts:
 
 
 def duplicates(tx: Transaction, run: Run) -> int:
+    if tx.dialect is POSTGRESQL:
+        tx.rows(sql.WHOLE_TABLES)
     return int(tx.rows(sql.DUPLICATES, run=run.id)[0][0])
 
 

@@ -36,8 +36,8 @@ FIND_NAMESPACE = "SELECT 1 FROM pg_namespace WHERE nspname = :name"
 
 
 def create_namespace(name: str) -> str:
-    """Its name is an identifier, checked with the address."""
-    return f"CREATE SCHEMA {name}"
+    """Its name is checked with the address; quoted, since it may be a word of SQL's own."""
+    return f'CREATE SCHEMA "{name}"'
 
 
 # -- runs --------------------------------------------------------------------------------
