@@ -171,9 +171,20 @@ class Journal:
     def unrepaired_count(self) -> int:
         return int(self._rows("SELECT count(*) FROM damage WHERE open")[0][0])
 
-    def unrepaired(self, limit: int) -> list[CommittedResult]:
-        rows = self._rows("SELECT result FROM damage WHERE open ORDER BY item LIMIT ?", limit)
+    def unrepaired(self, after: int, limit: int) -> list[CommittedResult]:
+        rows = self._rows(
+            "SELECT result FROM damage WHERE open AND item > ? ORDER BY item LIMIT ?",
+            _packed(after),
+            limit,
+        )
         return [_result(json.loads(row[0])) for row in rows]
+
+    def forget(self, results: Iterable[CommittedResult]) -> None:
+        """These turned out to be whole."""
+        with self._explained(), self._transaction():
+            self._lite.executemany(
+                "DELETE FROM damage WHERE item = ?", ((_packed(one.item_id),) for one in results)
+            )
 
     def repair(self, results: Sequence[CommittedResult], sent_back: int) -> None:
         """These are no longer committed; `sent_back` of them by this audit."""

@@ -3,7 +3,7 @@
 1. The tallies against a recount of the rows, both while nothing moves.
 2. Each committed result, or a sample: twice, if the first read finds it missing or altered.
 3. Each object of the run that no row names, by the orphan rule.
-4. Asked for: what is damaged goes back as a new generation; orphans are removed.
+4. Asked for: what is damaged, and still is, goes back as a new generation; orphans are removed.
 
 The ledger may be at work meanwhile. A result that is committed behind the place where the
 audit has come to is not read, and the object of one is found in the ledger by its content.
@@ -109,8 +109,8 @@ def audit(
             task.results(sample)
             if sample is None:
                 task.objects()
-            if repair_as is not None:
-                task.repair(repair_as)
+            if repair_as is not None or journal.resumed:
+                task.settle_damage(repair_as)
             if remove_orphans:
                 task.remove_orphans()
         except StoreError as error:
@@ -250,13 +250,23 @@ class _Audit:
 
     # -- mending -----------------------------------------------------------------
 
-    def repair(self, operator: Operator) -> None:
-        while rows := self._journal.unrepaired(PAGE):
+    def settle_damage(self, operator: Operator | None) -> None:
+        """Forget damage that is gone, and with an operator send back what is left."""
+        last = 0
+        while rows := self._journal.unrepaired(last, PAGE):
+            last = rows[-1].item_id
+            # It may have been noted long ago: an object restored since is a result again.
+            again = find_damage(self._readers, self._store, self._run, rows)
+            damaged = [damage.result for damage in again]
+            left = {row.item_id for row in damaged}
+            self._journal.forget([row for row in rows if row.item_id not in left])
+            if operator is None or not damaged:
+                continue
             # One for each page: it beats no more, and a long audit would see it reaped.
             with operator() as name:
-                sent_back = self._ledger.reopen(name, self._run, rows)
+                sent_back = self._ledger.reopen(name, self._run, damaged)
             # Where it took no effect, somebody else has sent the item back meanwhile.
-            self._journal.repair(rows, sent_back)
+            self._journal.repair(damaged, sent_back)
             self._progress("repaired", self._journal.repaired, None)
 
     def remove_orphans(self) -> None:

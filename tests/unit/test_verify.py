@@ -387,7 +387,7 @@ class Outage:
 
 
 def test_a_store_that_gives_no_answer_is_no_damage(tmp_path: Path) -> None:
-    """The audit ends with 14, and goes on where it stopped, reading no page twice."""
+    """The audit ends with 14, and goes on where it stopped, reading no sound result twice."""
     world = Audited(tmp_path)
     rows = world.complete(30)
     world.spoil(rows[2], flip)
@@ -398,7 +398,9 @@ def test_a_store_that_gives_no_answer_is_no_damage(tmp_path: Path) -> None:
     world.store = rest = Outage(world.objects, 1_000)
     report = world.audit()
     assert (report.checked, report.corrupt, report.orphans) == (30, 1, 0)
-    assert len(rest.keys) == 30 - 14
+    # Two reads condemned one of the first 14 results, and two more say that it still is lost.
+    assert len(rest.keys) == 30 - 14 + 2
+    assert rest.keys.count(rows[2].stored.key) == 2
 
 
 def test_an_audit_interrupted_among_the_objects_goes_on_there(tmp_path: Path) -> None:
@@ -428,6 +430,46 @@ def test_damage_found_before_an_interruption_is_repaired_after_it(tmp_path: Path
     report = world.audit(repair=True)
     assert (report.missing, report.repaired) == (1, 1)
     assert world.ledger.lookup(world.run, "d000").state is State.DELAYED  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_what_was_restored_during_an_interruption_is_sound(tmp_path: Path, repair: bool) -> None:
+    """Neither counted nor sent back; of two pages of damage only what is left."""
+    world = Audited(tmp_path)
+    rows = world.complete(20)
+    kept = {row.item_id: world.objects.read(row.stored.key) for row in rows}
+    for row in rows[:10]:
+        world.spoil(row, None)
+    world.store = Outage(world.objects, 15)
+    with pytest.raises(StoreUnusable):
+        world.audit()
+    world.store = world.objects
+    for row in rows[:10]:
+        if row not in (rows[3], rows[8]):
+            world.lay(row.stored.key, kept[row.item_id])
+
+    report = world.audit(repair=repair)
+
+    assert world.damaged(report) == [("d003", "missing"), ("d008", "missing")]
+    assert (report.checked, report.ok) == (20, 18)
+    assert (report.repaired, report.unrepaired) == ((2, 0) if repair else (0, 2))
+    assert len(world.results) == (18 if repair else 20)
+
+
+def test_what_is_restored_before_its_repair_stays_committed(tmp_path: Path) -> None:
+    """Between the look at a result and its repair lies the rest of the audit."""
+    world = Audited(tmp_path)
+    [row] = world.complete(1)
+    good = world.objects.read(row.stored.key)
+    world.spoil(row, None)
+
+    def restore(what: str, done: int, total: int | None) -> None:
+        if what == "objects":
+            world.lay(row.stored.key, good)
+
+    report = world.audit(repair=True, progress=restore)
+    assert (report.ok, report.repaired, report.is_sound) == (1, 0, True)
+    assert world.results == [row]
 
 
 def test_a_sample_goes_on_with_the_same_choice(tmp_path: Path) -> None:
