@@ -6,14 +6,16 @@
     provenance        JSON text
     stored            struct of key, offset, length, sha256
 
-Outputs are vectors if each is a list of as many numbers as the first; a document without
-text has a null. A vector's decimals go to Arrow's own parser as they are, five times faster
-than by way of Python's numbers. While an export grows, its part file holds
-Arrow batches one behind the other, since a Parquet file cannot be continued.
+Outputs are vectors if each is a list of as many numbers as the first, and a column of them
+loses nothing; a document without text has a null. A vector's decimals go to Arrow's own
+parser as they are, five times faster than by way of Python's numbers. While an export
+grows, its part file holds Arrow batches one behind the other, since a Parquet file cannot
+be continued.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -34,6 +36,9 @@ __all__ = ["parquet_forms"]
 
 PAGE = 1024
 ROW_GROUP_BYTES = 64 * 1024 * 1024
+
+EXACT = 2**53
+"""Up to here a double holds every integer."""
 
 _NUMBERS = b"0123456789+-.eE,"
 
@@ -66,6 +71,7 @@ class Parquet:
 
         self._processing_version = run.processing_version
         self.name = f"parquet {kind} {dimension}"
+        self._kind = kind
         self._dimension = dimension
         self._number = {"float": pa.float32(), "double": pa.float64()}.get(kind)
         text, whole = pa.string(), pa.int64()
@@ -156,16 +162,35 @@ class Parquet:
                 )
         text = pa.array([b",".join(rows)], pa.large_binary()).cast(pa.large_string())
         numbers = compute.split_pattern(text, ",").flatten().cast(self._number)
+        self._require_exact(portion, outputs, numbers)
         return pa.FixedSizeListArray.from_arrays(
             numbers,
             type=pa.list_(self._number, self._dimension),
             mask=pa.array([output == b"null" for output in outputs]),
         )
 
+    def _require_exact(
+        self, portion: Sequence[Checked], outputs: Sequence[bytes], numbers: Any
+    ) -> None:
+        """Refuse integers that a double may round."""
+        from pyarrow import compute
+
+        if self._kind != "double" or compute.max(compute.abs(numbers)).as_py() < EXACT:
+            return
+        for checked, output in zip(portion, outputs, strict=True):
+            # A number with a decimal point or an exponent is no integer, whatever its size.
+            whole = (each for each in json.loads(output) or [] if isinstance(each, int))
+            if any(abs(each) > EXACT for each in whole):
+                raise UnfitOutput(
+                    f"the output of {checked.row.source_id!r} has an integer beyond 2**53, "
+                    "which no double holds exactly"
+                )
+
 
 def _is_vector(output: bytes, row: bytes, dimension: int) -> bool:
     return (
         output[:1] == b"["
+        and row != b""
         and row.count(b",") == dimension - 1
         and not row.translate(None, _NUMBERS)
     )
@@ -197,4 +222,4 @@ def _first_output(ledger: Ledger, run: Run, store: Store) -> bytes:
 def _dimension(output: bytes) -> int:
     """How many numbers a vector has, or 0 for what is none."""
     dimension = output.count(b",") + 1
-    return dimension if len(output) > 2 and _is_vector(output, output[1:-1], dimension) else 0
+    return dimension if _is_vector(output, output[1:-1], dimension) else 0

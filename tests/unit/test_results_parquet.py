@@ -80,6 +80,17 @@ def test_vectors_of_another_processor_keep_every_digit(tmp_path: Path) -> None:
     assert given == table.column("output").to_pylist()
 
 
+def test_what_a_double_holds_exactly_stays_a_vector(tmp_path: Path) -> None:
+    """Integers up to 2**53, and decimals of any size."""
+    given = [[2**53, -(2**53)], [1e300, 0.5], [1e16, 1]]
+    archive = Archive(tmp_path, given)
+
+    column = exported(archive, tmp_path).column("output")
+
+    assert pa.list_(pa.float64(), 2) == column.type
+    assert given == column.to_pylist()
+
+
 @pytest.mark.parametrize(
     "outputs",
     [
@@ -87,6 +98,7 @@ def test_vectors_of_another_processor_keep_every_digit(tmp_path: Path) -> None:
         ["text", "[1.0,2.0]"],
         [[[0.5, 1.0]], [[0.5, 1.0]]],
         [[], [1.0]],
+        [[0.5], [], [0.25]],
         [None, None],
         [True, 5],
     ],
@@ -115,6 +127,21 @@ def test_one_output_that_is_no_vector_makes_all_of_them_text(
         column = exported(archive, tmp_path).column("output")
 
     assert given == [json.loads(text) for text in column.to_pylist()]
+    assert "docs/2.md" in caplog.text
+
+
+@pytest.mark.parametrize("large", [2**53 + 1, -(2**64), 10**400])
+def test_an_integer_that_a_double_rounds_makes_all_of_them_text(
+    tmp_path: Path, large: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An identifier among numbers comes back as it was given."""
+    given = [[1, 0.5], None, [large, 1]]
+    archive = Archive(tmp_path, given)
+
+    with caplog.at_level(logging.WARNING):
+        column = exported(archive, tmp_path).column("output")
+
+    assert given == [None if text is None else json.loads(text) for text in column.to_pylist()]
     assert "docs/2.md" in caplog.text
 
 
