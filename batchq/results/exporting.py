@@ -70,8 +70,13 @@ def export(
                 "current_only": current_only,
                 # Of a run that has gone on, results before the last checkpoint may be new.
                 "state": [tallies.completed, tallies.total, tallies.superseded, tallies.attempts],
+                # A known version that is enqueued again becomes current without any of these.
+                "enqueued_again": tallies.known if current_only else None,
             }
-            for form in _forms(ledger, run, store, destination.suffix):
+            forms = _forms(ledger, run, store, destination.suffix)
+            # First the one that an interrupted attempt had come to.
+            forms.sort(key=lambda form: not growing.holds({**making, "format": form.name}))
+            for form in forms:
                 growing.resume({**making, "format": form.name})
                 resumed = growing.written
                 try:

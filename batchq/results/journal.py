@@ -40,6 +40,8 @@ class Growing:
         self.written = 0
         self._size = 0
         self._file = self.part.open("ab")
+        # What another attempt left is its progress until this one has judged it.
+        self._judged = os.fstat(self._file.fileno()).st_size == 0
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -58,7 +60,7 @@ class Growing:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self.written == 0:
+        if self._judged and self.written == 0:
             self.discard()
         self._file.close()
 
@@ -68,14 +70,27 @@ class Growing:
         `making` is JSON that says all that shapes the bytes.
         """
         self._making = making
-        self.after = self.written = self._size = 0
+        self._judged = True
+        self.after, self.written, self._size = self._counted(making) or (0, 0, 0)
+        if self._size == 0:
+            # Else it would vouch for the bytes that come next, should this attempt be killed.
+            with suppress(FileNotFoundError):
+                self._journal.unlink()
+                _flush_folder(self._journal.parent)
+        self._file.truncate(self._size)
+
+    def holds(self, making: Mapping[str, Any]) -> bool:
+        """Whether `resume` would go on with what an attempt of this making left."""
+        return self._counted(making) is not None
+
+    def _counted(self, making: Mapping[str, Any]) -> tuple[int, int, int] | None:
+        """Last item id, results and bytes of an attempt of this making."""
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             found = json.loads(self._journal.read_bytes())
             size = os.fstat(self._file.fileno()).st_size
             if found["making"] == making and found["bytes"] <= size:
-                self.after, self.written = int(found["after"]), int(found["written"])
-                self._size = int(found["bytes"])
-        self._file.truncate(self._size)
+                return int(found["after"]), int(found["written"]), int(found["bytes"])
+        return None
 
     def write(self, data: bytes) -> None:
         self._file.write(data)
@@ -102,3 +117,11 @@ class Growing:
         """The export is over: leave nothing behind."""
         self._journal.unlink(missing_ok=True)
         self.part.unlink(missing_ok=True)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import batchq
-from batchq.errors import BatchqError, UsageError
-from batchq.ledger.base import CommittedResult
+from batchq.errors import BatchqError, LedgerUnreachable, UsageError
+from batchq.ledger.base import CommittedResult, Run
 from batchq.result import sha256_hex
 from batchq.results import StoreObject, documents, exporting, fetch, reading
+from batchq.results.journal import Growing
 from batchq.store.memory import MemoryStore
 from batchq.store.s3 import S3Limits, S3Store
 from tests.faults.faulty_store import FaultyStore, PutFault, ReadFault
@@ -310,6 +311,79 @@ def test_other_options_begin_anew(tmp_path: Path, stopped_at: Callable[[int | No
     exported = archive.export(tmp_path / "all.jsonl", current_only=True)
 
     assert (exported.written, exported.resumed) == (35, 0)
+
+
+def test_a_parquet_export_of_json_text_goes_on_as_such(
+    tmp_path: Path, stopped_at: Callable[[int | None], None]
+) -> None:
+    """To try vectors again would throw away what was written after they had failed."""
+    archive = Archive(tmp_path, [[0.5, 1.0], "no vector", *[[0.5, 1.0]] * 33])
+    stopped_at(25)
+    with pytest.raises(Stopped):
+        archive.export(tmp_path / "all.parquet")
+    stopped_at(None)
+
+    exported = archive.export(tmp_path / "all.parquet")
+
+    assert (exported.written, exported.resumed) == (35, 20)
+
+
+def test_a_version_that_is_current_again_is_not_left_out(
+    tmp_path: Path, stopped_at: Callable[[int | None], None]
+) -> None:
+    """It lies behind what was written when it was not current."""
+    archive = Archive(tmp_path, 35)
+    archive.add({"docs/0.md": {"words": 9}}, version=2)
+    stopped_at(25)
+    with pytest.raises(Stopped):
+        archive.export(tmp_path / "all.jsonl", current_only=True)
+    stopped_at(None)
+    archive.enqueue(["docs/0.md"], version=1)
+
+    archive.export(tmp_path / "all.jsonl", current_only=True)
+
+    words = {each["source_id"]: each["output"]["words"] for each in lines(tmp_path / "all.jsonl")}
+    assert words == {f"docs/{n}.md": 3 for n in range(35)}
+
+
+def test_an_export_that_cannot_begin_keeps_what_another_wrote(
+    tmp_path: Path, stopped_at: Callable[[int | None], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger out of reach for a moment costs nothing; a first attempt leaves nothing."""
+    archive = Archive(tmp_path, 35)
+    stopped_at(25)
+    with pytest.raises(Stopped):
+        archive.export(tmp_path / "all.jsonl")
+    stopped_at(None)
+
+    def silent(run: Run) -> None:
+        raise LedgerUnreachable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archive.ledger, "counts", silent)
+        for name in ("all.jsonl", "other.jsonl"):
+            with pytest.raises(LedgerUnreachable):
+                archive.export(tmp_path / name)
+
+    assert left_behind(tmp_path) == [".all.jsonl.journal", ".all.jsonl.part"]
+    assert archive.export(tmp_path / "all.jsonl").resumed == 20
+
+
+def test_no_journal_vouches_for_the_bytes_of_another_making(tmp_path: Path) -> None:
+    """An attempt with other options is killed before its first checkpoint."""
+    with Growing(tmp_path / ".all") as first:
+        first.resume({"current_only": False})
+        first.write(b"first" * 10)
+        first.checkpoint(20, 20)
+    killed = Growing(tmp_path / ".all")
+    killed.resume({"current_only": True})
+    killed.write(b"other" * 20)
+    killed._file.close()
+
+    with Growing(tmp_path / ".all") as again:
+        again.resume({"current_only": False})
+        assert (again.after, again.written) == (0, 0)
+        assert again.part.read_bytes() == b""
 
 
 def test_the_journal_never_counts_what_is_not_flushed(
