@@ -20,6 +20,8 @@ def read_results(
 ) -> Iterator[dict[str, Any]]:
     """The committed results of a run, one dict each, in the order of enqueueing.
 
+    A ledger in DynamoDB has no such order: there it is that of the ids, which are digests.
+
     Each is the envelope as `batchq results` prints it: `source_id`, `source_version`,
     `output`, `tokens_total`, `tokens_used`, `provenance`, `stored` and the rest, read back
     and checked against the ledger. They are read ahead, a bounded number at a time.
