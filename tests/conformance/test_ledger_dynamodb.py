@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
-from batchq.errors import WorkerReaped
+from batchq.errors import LedgerUnreachable, WorkerReaped
 from batchq.lease import Failure, ReleaseReason
 from batchq.ledger.base import Ledger, Reaped, Role, State
 from batchq.ledger.dynamodb import DynamoLedger
@@ -74,13 +74,13 @@ def once(operation: str, act: Callable[[], object]) -> Hook:
 
 @contextmanager
 def interposed(
-    world: World, before: Hook = nothing, after: Hook = nothing
+    world: World, before: Hook = nothing, after: Hook = nothing, **arguments: Any
 ) -> Iterator[tuple[DynamoLedger, Interposed]]:
     """Another client of the ledger, whose requests are interposed."""
     backend = world.backend
     assert isinstance(backend, DynamoBackend)
     sdk = Interposed(backend.sdk, before, after)
-    ledger = backend.open(client=sdk)
+    ledger = backend.open(client=sdk, **arguments)
     # What it learns of the table at its first call is not part of any verb.
     sdk.counting = False
     ledger.counts(world.run)
@@ -186,6 +186,100 @@ def test_a_beat_after_the_last_look_saves_its_process(world: World) -> None:
         look_with_the_eyes_of(world.ledger, ledger)
         assert "living" not in ledger.reap("reaper", 10).workers
     assert world.ledger.beat("living", TTL)
+
+
+# -- claims without an answer --------------------------------------------------------------------
+
+
+def check_the_end(world: World, *workers: str) -> None:
+    """The run is over with all of these alive, who find nothing to claim."""
+    for worker in workers:
+        assert world.claim(worker) is None
+    check_rows(world)
+    assert world.tallies.leased == 0
+    assert world.ledger.counts(world.run).run_is_over
+
+
+@DYNAMO
+def test_what_others_took_before_a_claim_is_asked_again_leaves_its_lease(world: World) -> None:
+    """Its first call had reached two of four; its tally counts these two."""
+    for name in ("one", "other"):
+        world.worker(name)
+    world.enqueue_many(4)
+    written = []
+
+    def reach_two(operation: str, number: int) -> None:
+        if operation == "update_item":
+            written.append(number)
+            if len(written) > 2:
+                raise EndpointConnectionError(endpoint_url="http://lost")
+
+    cut = interposed(world, reach_two, patience=0)
+    with cut as (ledger, _), pytest.raises(LedgerUnreachable):
+        ledger.claim("one", "t", 4, alone=True)
+    world.commit("other", world.hold("other"))
+    lease = world.hold("one", 4, token="t")
+    assert len(lease.items) == 2
+    assert world.tallies.leased == 2
+    world.commit("one", lease)
+    assert world.tallies.leased == 0
+    check_the_end(world, "one", "other")
+
+
+class Late:
+    """The SDK's client, which loses its first transaction until it is let through."""
+
+    def __init__(self, sdk: Any) -> None:
+        self._sdk = sdk
+        self.lost: dict[str, Any] = {}
+
+    def __getattr__(self, operation: str) -> Any:
+        return getattr(self._sdk, operation)
+
+    def transact_write_items(self, **request: Any) -> Any:
+        if self.lost:
+            return self._sdk.transact_write_items(**request)
+        self.lost = request
+        raise EndpointConnectionError(endpoint_url="http://late")
+
+
+def claim_without_an_answer(world: World) -> tuple[DynamoLedger, Callable[[], object]]:
+    """The ledger that has sent a claim of `one`, and what lets the claim arrive."""
+    backend = world.backend
+    assert isinstance(backend, DynamoBackend)
+    sdk = Late(backend.sdk)
+    ledger = backend.open(client=sdk, patience=0)
+    with pytest.raises(LedgerUnreachable):
+        ledger.claim("one", "t", 3, alone=True)
+    return ledger, lambda: backend.sdk.transact_write_items(**sdk.lost)
+
+
+@DYNAMO
+def test_an_intent_that_lands_after_its_claim_was_asked_again_is_refused(world: World) -> None:
+    """What the token has committed by then would be counted twice."""
+    world.worker("one")
+    world.enqueue_many(3)
+    ledger, arrive = claim_without_an_answer(world)
+    lease = ledger.claim("one", "t", 3, alone=True)
+    assert lease is not None
+    world.commit("one", lease)
+    with pytest.raises(ClientError, match="ConditionalCheckFailed"):
+        arrive()
+    check_the_end(world, "one")
+
+
+@DYNAMO
+def test_an_intent_that_lands_when_all_is_taken_does_not_keep_the_run(world: World) -> None:
+    """Nobody holds anything under it: its worker ends it when it has nothing to do."""
+    for name in ("one", "other"):
+        world.worker(name)
+    world.enqueue_many(3)
+    ledger, arrive = claim_without_an_answer(world)
+    world.commit("other", world.hold("other"))
+    assert ledger.claim("one", "t", 3, alone=True) is None
+    arrive()
+    assert world.tallies.leased == 3
+    check_the_end(world, "one", "other")
 
 
 # -- items that spread ---------------------------------------------------------------------------

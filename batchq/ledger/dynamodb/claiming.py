@@ -8,7 +8,7 @@ another revision, and a claim that lands late finds nothing to take.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -65,12 +65,17 @@ class Claiming:
             raise over(process)
         if token == process.last_token:
             return self._again(token, process.committed)
+        last = process.last_token
         for _ in range(ROUNDS):
             candidates = self._choose(limit, now, alone)
             if not candidates:
                 return None
-            if not self._intend(token, candidates, now):
+            announced = self._intend(token, last, candidates, now)
+            last = token if announced is None else announced
+            if announced == token:
                 return self._again(token, process.committed)
+            if announced is not None:
+                continue
             wanted = [(c.entry, c.place) for c in candidates]
             rows = self._take(token, wanted, process.committed)
             if rows:
@@ -122,8 +127,11 @@ class Claiming:
 
     # -- taking --------------------------------------------------------------------------
 
-    def _intend(self, token: str, candidates: list[Candidate], now: int) -> bool:
-        """Write down what this claim wants; false if the token has been used already."""
+    def _intend(self, token: str, last: str, candidates: list[Candidate], now: int) -> str | None:
+        """Write down what this claim wants; the last token if an intent landed after `last`.
+
+        So one that lands late, after its claim was asked again, is refused.
+        """
         lease = LeaseRow(
             self._worker,
             token,
@@ -143,7 +151,10 @@ class Claiming:
                         keys.process(self._worker),
                         set={"token": token},
                         add=lease.taken([c.entry for c in candidates]),
-                        only_if=[equal("state", WorkerState.LIVE.value)],
+                        only_if=[
+                            equal("state", WorkerState.LIVE.value),
+                            equal("token", last) if last else absent("token"),
+                        ],
                     ),
                 ]
             )
@@ -152,13 +163,15 @@ class Claiming:
             process = None if row is None else Process.unpack(row)
             if process is None or process.state is not WorkerState.LIVE:
                 raise over(process, self._worker) from None
-            return False
-        return True
+            return process.last_token
+        return None
 
-    def _take(self, token: str, wanted: list[Wanted], committed: int) -> list[ItemRow]:
-        """Claim each; those that others have taken leave the lease."""
+    def _take(
+        self, token: str, wanted: list[Wanted], committed: int, lost: Iterable[bytes] = ()
+    ) -> list[ItemRow]:
+        """Claim each; those that others have taken, and the `lost`, leave the lease."""
         rows = self._calls.each(lambda one: self._take_one(token, *one, committed), wanted)
-        lost = [one[0] for one, row in zip(wanted, rows, strict=True) if row is None]
+        lost = [*lost, *(one[0] for one, row in zip(wanted, rows, strict=True) if row is None)]
         if lost:
             self._give_up(token, lost)
         return [row for row in rows if row is not None]
@@ -208,8 +221,14 @@ class Claiming:
             for item, row in found.items()
             if row.rev == entry_rev(one := lease.entries[item])
         ]
-        more = self._calls.each(lambda one: self._take_one(token, *one, committed), wanted)
-        return _lease(token, held + [row for row in more if row is not None])
+        # Others took these meanwhile. Revisions only grow: no late claim finds them again.
+        lost = [
+            lease.entries[item]
+            for item, row in found.items()
+            if row.rev != entry_rev(lease.entries[item])
+            and not (row.held_under(token) or row.committed_under(token))
+        ]
+        return _lease(token, held + self._take(token, wanted, committed, lost))
 
 
 def _candidate(row: dict[str, Any], rank: int | None) -> Candidate:

@@ -17,7 +17,7 @@ from batchq.ledger.dynamodb.calls import PARALLEL, Calls, ConditionFailed, Refus
 from batchq.ledger.dynamodb.claiming import Claiming
 from batchq.ledger.dynamodb.fleet import Process, newcomer
 from batchq.ledger.dynamodb.keys import Keys, RandomRanks, Ranks, name_key
-from batchq.ledger.dynamodb.reaping import Watch
+from batchq.ledger.dynamodb.reaping import Ending, Watch
 from batchq.ledger.dynamodb.settling import Settling
 from batchq.ledger.dynamodb.unit import current_rows
 from batchq.ledger.dynamodb.wire import absent, present, write
@@ -220,8 +220,13 @@ class DynamoLedger:
         def work() -> Lease | None:
             place, process = self._process(worker)
             claiming = Claiming(self._calls, place.keys, worker, place.cursor)
-            lease = claiming.claim(process, token, limit, self._now(), alone=alone)
+            now = self._now()
+            lease = claiming.claim(process, token, limit, now, alone=alone)
             place.cursor = claiming.cursor
+            if lease is None:
+                # An intent may land after its claim was asked again and found nothing. What it
+                # wants counts as leased, and would keep the run from its end.
+                Ending(self._calls, place.keys, self._policy, worker, now).settle()
             self._look(worker)
             return lease
 

@@ -27,7 +27,7 @@ from batchq.ledger.dynamodb.unit import Unit, read_items, together, unit_items
 from batchq.ledger.dynamodb.wire import Key, absent, equal, present, write
 from batchq.ledger.records import Policy, Reaped, State, WorkerState
 
-__all__ = ["Watch", "reap", "rows_of_the_living", "stop"]
+__all__ = ["Ending", "Watch", "reap", "rows_of_the_living", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def stop(calls: Calls, keys: Keys, policy: Policy, name: str, reason: str, now: 
 
 
 class Ending:
-    """What a process holds that has ended, taken back by another or at its own word."""
+    """What a process holds, taken back by another or at its own word."""
 
     def __init__(self, calls: Calls, keys: Keys, policy: Policy, owner: str, now: int) -> None:
         self._calls = calls
@@ -180,15 +180,23 @@ class Ending:
                 self._end(lease, page, drain)
         self._forget()
 
+    def settle(self) -> int:
+        """Reduce its leases to what they hold, and count what was committed; how many are held.
+
+        A live process may do so to itself: what it holds stays.
+        """
+        return sum(
+            len(self._end(lease, page, None))
+            for lease in self._leases()
+            for page in pages(lease.entries, unit_items(self._calls))
+        )
+
     def assess(self) -> bool:
         """Decide once whether this loss is a lone one; the process's row says so from then on.
 
         Nothing is claimed in its name any more once this is known.
         """
-        held = 0
-        for lease in self._leases():
-            for page in pages(lease.entries, unit_items(self._calls)):
-                held += len(self._end(lease, page, None))
+        held = self.settle()
         key = self._keys.process(self._owner)
         while True:
             row = self._calls.get(key)
