@@ -23,7 +23,7 @@ from batchq.item import NewItem
 from batchq.lease import Failure, Held
 from batchq.ledger.base import Role
 from batchq.ledger.dynamodb import DynamoLedger
-from batchq.ledger.dynamodb.calls import Calls, ConditionFailed, ServerTime, connect
+from batchq.ledger.dynamodb.calls import PATIENCE, Calls, ConditionFailed, ServerTime, connect
 from batchq.ledger.dynamodb.keys import (
     Keys,
     RandomRanks,
@@ -169,6 +169,12 @@ def test_a_ledger_that_gave_no_answer_has_lost_contact() -> None:
     assert not ledger._contact.lasted(0.0)
 
 
+def test_a_request_without_an_answer_is_sent_again_while_there_is_patience() -> None:
+    """One wait for a connection and an answer leaves time for another."""
+    config = connect("us-east-1").meta.config
+    assert 2 * max(config.connect_timeout, config.read_timeout) < PATIENCE
+
+
 def test_a_table_without_a_region_is_a_mistake_of_the_caller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -239,6 +245,57 @@ def test_init_creates_the_table_with_what_the_address_asks_for() -> None:
     backups = amazon.describe_continuous_backups(TableName=table)["ContinuousBackupsDescription"]
     recovery = backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"]
     assert recovery == "ENABLED"
+
+
+class Amazon:
+    """A DynamoDB where a new table, and what can be switched on in it, take a while to appear."""
+
+    def __init__(self, slow: str, refusal: Exception) -> None:
+        self._sdk = client(moto_endpoint())
+        self._slow = slow
+        self._left = [refusal] * 3
+        self._made = False
+
+    def __getattr__(self, operation: str) -> Callable[..., Any]:
+        def ask(**request: Any) -> Any:
+            if operation == self._slow and self._made and self._left:
+                raise self._left.pop()
+            self._made = self._made or operation == "create_table"
+            return getattr(self._sdk, operation)(**request)
+
+        return ask
+
+
+@pytest.mark.parametrize(
+    ("slow", "code"),
+    [
+        ("describe_table", "ResourceNotFoundException"),
+        ("update_continuous_backups", "ContinuousBackupsUnavailableException"),
+    ],
+)
+def test_init_waits_for_what_a_new_table_cannot_do_at_once(slow: str, code: str) -> None:
+    """AWS answers both for some seconds after it has created a table."""
+    table, clock = f"slow-{random_hex(32)}", ManualClock()
+    amazon = Amazon(slow, refusal(code))
+    url = f"dynamodb://{table}?region=us-east-1&pitr=on"
+    ledger = DynamoLedger(url, client=amazon, clock=clock)
+    began = clock.monotonic()
+    ledger.initialise()
+    ledger.check()
+    assert clock.monotonic() > began
+    backups = client(moto_endpoint()).describe_continuous_backups(TableName=table)
+    assert "'PointInTimeRecoveryStatus': 'ENABLED'" in str(backups)
+
+
+def test_what_init_is_refused_is_an_error_with_a_hint_and_leaves_a_ledger() -> None:
+    """Whoever may not have recovery has a table that works, and is told."""
+    url = f"dynamodb://refused-{random_hex(32)}?region=us-east-1&pitr=on"
+    amazon = Amazon("update_continuous_backups", refusal("ValidationException"))
+    ledger = DynamoLedger(url, client=amazon)
+    with pytest.raises(BatchqError, match="ValidationException") as refused:
+        ledger.initialise()
+    assert refused.value.hint
+    ledger.check()
 
 
 def test_a_table_of_another_schema_is_refused_by_name() -> None:

@@ -36,6 +36,10 @@ __all__ = ["Calls", "ConditionFailed", "Refused", "connect"]
 A = TypeVar("A")
 B = TypeVar("B")
 
+PATIENCE, ANSWER_S = 10.0, 3
+"""Seconds for which what may pass is sent again; and for a connection, and for an answer. The
+first allows for several of the others."""
+
 PARALLEL = 16
 """Single writes in flight at a time, and connections."""
 
@@ -113,8 +117,8 @@ class _Passing(Exception):
 def connect(region: str | None) -> Any:
     """A client of the SDK, which finds endpoint and credentials in its own environment."""
     config = Config(
-        connect_timeout=3,
-        read_timeout=10,
+        connect_timeout=ANSWER_S,
+        read_timeout=ANSWER_S,
         max_pool_connections=PARALLEL + 2,
         # Sending again is decided here, where it is known what may be repeated.
         retries={"mode": "standard", "total_max_attempts": 1},

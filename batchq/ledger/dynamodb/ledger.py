@@ -13,7 +13,14 @@ from batchq.item import NewItem
 from batchq.lease import Failure, Held, Lease, ReleaseReason
 from batchq.ledger.contact import Contact
 from batchq.ledger.dynamodb import enqueueing, reading, reaping, runs, table
-from batchq.ledger.dynamodb.calls import PARALLEL, Calls, ConditionFailed, Refused, connect
+from batchq.ledger.dynamodb.calls import (
+    PARALLEL,
+    PATIENCE,
+    Calls,
+    ConditionFailed,
+    Refused,
+    connect,
+)
 from batchq.ledger.dynamodb.claiming import Claiming
 from batchq.ledger.dynamodb.fleet import Process, newcomer
 from batchq.ledger.dynamodb.keys import Keys, RandomRanks, Ranks, name_key
@@ -73,7 +80,7 @@ class DynamoLedger:
         policy: Policy | None = None,
         clock: Clock | None = None,
         ledger_clock: Clock | None = None,
-        patience: float = 10.0,
+        patience: float = PATIENCE,
         ranks: Ranks | None = None,
         shards: int = table.SHARDS,
         parallel: int = PARALLEL,
@@ -103,7 +110,9 @@ class DynamoLedger:
 
     def initialise(self) -> None:
         """Create the table with what the address asks for. Repeating it changes nothing."""
-        table.initialise(self._calls, self._address, self._clock, self._new_shards)
+        self._in_contact(
+            lambda: table.initialise(self._calls, self._address, self._clock, self._new_shards)
+        )
 
     def check(self) -> None:
         """Raise LedgerNotInitialised unless the schema is the one this code speaks."""

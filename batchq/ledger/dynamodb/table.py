@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from batchq.clock import Clock
@@ -25,6 +25,8 @@ from batchq.ledger.dynamodb.wire import absent
 from batchq.redact import redact
 
 __all__ = ["SCHEMA", "SHARDS", "Address", "initialise", "read_shards"]
+
+T = TypeVar("T")
 
 SCHEMA = 1
 SHARDS = 16
@@ -88,16 +90,12 @@ def initialise(calls: Calls, address: Address, clock: Clock, shards: int) -> Non
     arn = _active(calls, address.table, clock)
     if found:
         _switch_on(calls, address, found, arn)
-    if address.pitr:
-        calls.ask(
-            "update_continuous_backups",
-            TableName=address.table,
-            PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True},
-        )
     try:
         calls.write(SCHEMA_KEY, put={"version": SCHEMA, "shards": shards}, only_if=[absent()])
     except ConditionFailed:
         read_shards(calls)
+    if address.pitr:
+        _make_recoverable(calls, address.table, clock)
 
 
 def _create(calls: Calls, address: Address) -> None:
@@ -140,15 +138,49 @@ def _key(partition: str, sort: str) -> list[dict[str, str]]:
 
 
 def _active(calls: Calls, table: str, clock: Clock) -> str:
+    """Wait for the table and its indexes; the table's name for the services of AWS."""
+
+    def arn() -> str | None:
+        try:
+            found = calls.ask("describe_table", TableName=table)["Table"]
+        except LedgerNotInitialised:
+            # A table that has just been created may not be known everywhere yet.
+            return None
+        indexes = [index["IndexStatus"] for index in found.get("GlobalSecondaryIndexes", ())]
+        active = {found["TableStatus"], *indexes} == {"ACTIVE"}
+        return str(found.get("TableArn", "")) if active else None
+
+    return _in_time(arn, clock, f"table {table} is not active")
+
+
+def _make_recoverable(calls: Calls, table: str, clock: Clock) -> None:
+    """Switch point-in-time recovery on: a new table cannot have it at once."""
+
+    def switched_on() -> bool | None:
+        try:
+            calls.ask(
+                "update_continuous_backups",
+                TableName=table,
+                PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True},
+            )
+        except Refused as error:
+            if error.code != "ContinuousBackupsUnavailableException":
+                raise
+            return None
+        return True
+
+    _in_time(switched_on, clock, f"table {table} is ready, but without point-in-time recovery")
+
+
+def _in_time(look: Callable[[], T | None], clock: Clock, otherwise: str) -> T:
+    """What `look` answers, once it does."""
     never = threading.Event()
     for _ in range(int(READY_S / POLL_S)):
-        found = calls.ask("describe_table", TableName=table)["Table"]
-        indexes = [index["IndexStatus"] for index in found.get("GlobalSecondaryIndexes", ())]
-        if found["TableStatus"] == "ACTIVE" and all(status == "ACTIVE" for status in indexes):
-            return str(found.get("TableArn", ""))
+        if (answer := look()) is not None:
+            return answer
         clock.wait(never, POLL_S)
     raise LedgerUnreachable(
-        f"table {table} is not active after {READY_S:.0f} s",
+        f"{otherwise} after {READY_S:.0f} s",
         hint="see its state in the console, and run init again",
     )
 
