@@ -68,12 +68,16 @@ def log_to_stderr() -> None:
     logger.setLevel(logging.INFO)
 
 
+def _nobody_may_read() -> suppress:
+    """For what is only told: where nobody reads stderr any more, the work goes on."""
+    return suppress(OSError, ValueError)
+
+
 class _Notes(logging.Handler):
     """Prints records as notes, on whatever stderr is then: a bar puts itself before it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Nobody reads stderr any more: the work goes on.
-        with suppress(OSError, ValueError):
+        with _nobody_may_read():
             note(f"{record.levelname.lower()}: {self.format(record)}")
 
 
@@ -121,7 +125,8 @@ def lines(what: str, unit: str, clock: Clock) -> Callable[[int, int | None], Non
         nonlocal last
         if clock.monotonic() - last >= LINE_EVERY_S:
             last = clock.monotonic()
-            note(f"{what}: {_count(done, total, unit)}")
+            with _nobody_may_read():
+                note(f"{what}: {_count(done, total, unit)}")
 
     return update
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -110,6 +112,21 @@ def test_progress_without_a_terminal_is_a_line_every_half_minute(
         "enqueue: 60,000 of 100,000 documents",
         "enqueue: 90,000 of 100,000 documents",
     ]
+
+
+def test_progress_that_nobody_reads_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever watched has gone; what is watched goes on."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with open(write_end, "wb", buffering=0) as pipe:
+        monkeypatch.setattr("sys.stderr", io.TextIOWrapper(pipe, write_through=True))
+        clock = ManualClock()
+        update = console.lines("worker", "items", clock)
+        clock.advance(console.LINE_EVERY_S)
+        with pytest.raises(BrokenPipeError):
+            console.note("a note is not suppressed, so that the pipe is known to be broken")
+
+        update(1, 2)
 
 
 def test_nothing_typed_means_help(capsys: pytest.CaptureFixture[str]) -> None:
