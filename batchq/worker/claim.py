@@ -28,6 +28,7 @@ class Claimer:
     `hand_out` gets the work of each lease. `closing` or a drain ends the stage: no claim
     is sent afterwards, and what a claim in flight brings is handed out all the same, to
     be released. `reaped` is told the name under which the ledger no longer knows us.
+    `step` is called when there is something to do: idling until then was no stall.
     """
 
     def __init__(
@@ -37,12 +38,14 @@ class Claimer:
         closing: threading.Event,
         hand_out: Callable[[Sequence[Work]], None],
         reaped: Callable[[str], None],
+        step: Callable[[], None],
     ) -> None:
         self._parts = parts
         self._holdings = holdings
         self._closing = closing
         self._hand_out = hand_out
         self._reaped = reaped
+        self._step = step
         self._counted_at = float("-inf")
         self._said: set[str] = set()
         self.counts: Counts | None = None
@@ -97,6 +100,8 @@ class Claimer:
         return None
 
     def _take(self, lease: Lease) -> None:
+        # Before anything is held: from then on a step that is long ago is a stall.
+        self._step()
         works = self._holdings.take(lease)
         if not self._closed():
             self._parts.events.emit(

@@ -73,8 +73,10 @@ class Pipeline:
         self._in_hand: set[Work] = set()
         self._successes = 0
         self._faults = 0
-        self.claimer = Claimer(parts, self.holdings, self._closing, self._hand_out, self.reaped)
-        self.settler = Settler(parts, self.holdings, self._halt, self._step)
+        self.claimer = Claimer(
+            parts, self.holdings, self._closing, self._hand_out, self.reaped, self._step
+        )
+        self.settler = Settler(parts, self.holdings, self._halt, self._closing_early, self._step)
         self._putter = Putter(
             parts, self.holdings, self.settler, self._halt, self._closing_early, self._step
         )
@@ -96,14 +98,18 @@ class Pipeline:
         ]
         for thread in threads:
             thread.start()
-        while not self._over():
+        try:
+            while not self._over():
+                on_tick()
+                self._clock.wait(self._attention, TICK_S)
             on_tick()
-            self._clock.wait(self._attention, TICK_S)
-        on_tick()
-        self._closing.set()
-        if self._error is not None:
-            self._save_what_is_made()
-        self._halt.set()
+            self._closing.set()
+            if self._error is not None:
+                self._save_what_is_made()
+        finally:
+            # An error of `on_tick` must not leave the stages claiming for nobody.
+            self._closing.set()
+            self._halt.set()
         for thread in threads:
             thread.join(timeout=min(1.0, max(0.0, self._parts.drain.seconds_left())))
         if self._error is not None:
@@ -168,8 +174,11 @@ class Pipeline:
         """After an error: release what has not begun and let results reach their commit."""
         self._release_unstarted()
         until = self._clock.monotonic() + ERROR_WINDOW_S
-        while self.unsuspected() and self._clock.monotonic() < until:
-            self._clock.wait(self._halt, TICK_S)
+        while self.unsuspected():
+            left = min(until - self._clock.monotonic(), self._parts.drain.seconds_left())
+            if left <= 0:
+                return
+            self._clock.wait(self._halt, min(left, TICK_S))
 
     def _guard(self, stage: Callable[[], None]) -> None:
         try:
@@ -191,7 +200,6 @@ class Pipeline:
             self._closing.set()
 
     def _hand_out(self, works: Sequence[Work]) -> None:
-        self._step()
         if self._parts.drain.started:
             self.settler.released(works, ReleaseReason.DRAIN)
             return
@@ -228,6 +236,7 @@ class Pipeline:
                 return
             document = load_document(item, parts.reader, parts.extractor, MAX_DOCUMENT_BYTES)
             if not document.text.strip():
+                self.holdings.unload(work)
                 self._putter.made(work, Output(None, 0, 0))
                 return
             work.prepared = self._processor.prepare(document)
@@ -251,6 +260,7 @@ class Pipeline:
         """Whether an earlier attempt's result lies in the store, whole and valid."""
         found = self._parts.layout.find(work.item)
         if found is not None:
+            self.holdings.unload(work)
             self.settler.completed(work, found)
         return found is not None
 

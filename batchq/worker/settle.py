@@ -32,7 +32,9 @@ T = TypeVar("T")
 
 POLL_S = 0.05
 MAX_ERROR_CHARACTERS = 2_000
-MAX_PAUSE_S = 10.0
+
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 10.0
+"""Between two questions to a ledger that does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ _Outcome = _Completed | _Failed | _Released
 class Settler:
     """`completed`, `failed` and `released` may be called from any thread.
 
-    `step` is called whenever the ledger was asked: waiting for it is no stall.
+    `hurried` says that nothing must wait any more. `step` is called whenever the ledger
+    was asked: waiting for it is no stall.
     `accepted` counts the results it took, `given_back` the items released.
     """
 
@@ -70,6 +73,7 @@ class Settler:
         parts: Parts,
         holdings: Holdings,
         halt: threading.Event,
+        hurried: Callable[[], bool],
         step: Callable[[], None],
     ) -> None:
         self._ledger = parts.ledger
@@ -80,6 +84,7 @@ class Settler:
         self._clock = parts.clock
         self._holdings = holdings
         self._halt = halt
+        self._hurried = hurried
         self._step = step
         self.accepted = 0
         self.given_back = 0
@@ -131,7 +136,7 @@ class Settler:
         return (
             waiting >= self._pace.flush_size(lost_before=self._holdings.some_were_lost_before)
             or self._clock.monotonic() - self._oldest >= self._pace.flush_interval()
-            or self._drain.started
+            or self._hurried()
             # Nothing else is on its way that could join this flush.
             or waiting >= len(self._holdings)
         )
@@ -185,17 +190,25 @@ class Settler:
 
         Raises LedgerUnreachable only once a drain's time is over.
         """
-        pause = 0.5
+        pause = FIRST_PAUSE_S
         while True:
             self._step()
             try:
                 return verb()
             except LedgerUnreachable as error:
-                if self._halt.is_set() or not self._drain.fits(pause):
+                if self._halt.is_set() or self._drain.seconds_left() <= 0:
                     raise
                 log.warning("no answer from the ledger, asking again in %.1f s: %s", pause, error)
-                self._clock.wait(self._halt, pause * (0.5 + random_fraction()))
+                self._pause(pause * (0.5 + random_fraction()))
                 pause = min(MAX_PAUSE_S, pause * 2)
+
+    def _pause(self, seconds: float) -> None:
+        """Cut short when nothing must wait any more: a ledger may be back before a deadline."""
+        until = self._clock.monotonic() + seconds
+        while not self._halt.is_set() and (left := until - self._clock.monotonic()) > 0:
+            self._clock.wait(self._halt, min(left, FIRST_PAUSE_S))
+            if self._hurried():
+                return
 
     def _announce(self, kind: str, works: Iterable[Work]) -> None:
         """One event a lease."""

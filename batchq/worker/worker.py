@@ -207,7 +207,9 @@ class _Life:
                 raise
             # Time is over with a commit unresolved: what is in the store is adopted later.
             log.error("the drain ended without the ledger's answer: %s", error)
-            self._stopped(drain.reason(), ExitCode.STOPPED)
+            reason = self._reason_to_stop()
+            self._leave(lambda: parts.ledger.stop(parts.registration.name, reason))
+            self._stopped(reason, ExitCode.STOPPED)
             return ExitCode.STOPPED
         except BaseException as error:
             code = error.exit_code if isinstance(error, BatchqError) else ExitCode.ERROR

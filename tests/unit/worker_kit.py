@@ -20,8 +20,13 @@ from batchq.notice.base import Notice
 from batchq.result import Envelope
 from batchq.store.base import Store
 from batchq.store.committed import read_committed
+from batchq.store.layout import layout_named
 from batchq.store.memory import MemoryStore
-from batchq.worker.worker import WorkerSettings, run_worker
+from batchq.worker.drain import Drain
+from batchq.worker.heartbeat import Registration
+from batchq.worker.pace import Pace
+from batchq.worker.parts import Parts
+from batchq.worker.worker import Progress, WorkerSettings, run_worker
 
 FAST = WorkerSettings(lease_ttl=0.6, stall_timeout=30.0, notice_window=4.0)
 POLICY = Policy(backoff=0.01, max_backoff=0.05)
@@ -112,7 +117,38 @@ class Kit:
         self.ledger.enqueue(worker, 1, items)
         self.ledger.stop(worker, "done")
 
-    def work(self, settings: WorkerSettings = FAST, ledger: Ledger | None = None) -> ExitCode:
+    def parts(self) -> Parts:
+        """Of a worker that is registered and holds nothing, for a stage on its own."""
+        registration = Registration(self.ledger, self.run, "host", 60, {})
+        registration.register()
+        return Parts(
+            ledger=self.ledger,
+            run=self.run,
+            layout=layout_named(
+                self.layout,
+                self.store,
+                prefix=self.run.prefix,
+                processing_version=self.run.processing_version,
+                clock=self.clock,
+            ),
+            reader=self.shelf,
+            extractor=self.shelf,
+            processor=self.processor,
+            registration=registration,
+            events=self.events,
+            clock=self.clock,
+            drain=Drain(self.clock),
+            pace=Pace(),
+            device="cpu",
+            putters=1,
+        )
+
+    def work(
+        self,
+        settings: WorkerSettings = FAST,
+        ledger: Ledger | None = None,
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> ExitCode:
         return run_worker(
             ledger=ledger or self.ledger,
             run=self.run,
@@ -124,6 +160,7 @@ class Kit:
             events=self.events,
             clock=self.clock,
             notices=[self.notices],
+            on_progress=on_progress,
         )
 
     def work_in_thread(self, settings: WorkerSettings = FAST) -> Working:

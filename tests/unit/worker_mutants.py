@@ -28,6 +28,7 @@ from batchq.worker.put import Putter
 from tests.faults.faulty_store import PutFault
 from tests.unit import test_verified as stores
 from tests.unit import test_worker as workers
+from tests.unit import test_worker_outages as outages
 
 __all__ = ["MUTANTS", "Mutant"]
 
@@ -113,6 +114,11 @@ MUTANTS = [
         "a hung device is beaten for",
         (Cut(Heartbeat, "_beat", "self._refuse_stall()", "pass"),),
         workers.test_nobody_beats_for_a_pipeline_that_stands_still,
+    ),
+    Mutant(
+        "time spent idle counts as a stall",
+        (Cut(Claimer, "_take", "self._step()", "pass"),),
+        outages.test_time_spent_idle_is_no_stall_once_something_is_claimed,
     ),
     Mutant(
         "suspects are handed out in company",
