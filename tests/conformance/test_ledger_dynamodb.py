@@ -282,6 +282,31 @@ def test_an_intent_that_lands_when_all_is_taken_does_not_keep_the_run(world: Wor
     check_the_end(world, "one", "other")
 
 
+# -- enqueues ------------------------------------------------------------------------------------
+
+
+@DYNAMO
+def test_two_enqueues_may_bring_back_the_same_old_version(world: World) -> None:
+    """The second finds it where the first has put it, and knows it."""
+    for version in ("v1", "v2"):
+        world.enqueue(document("a", version))
+    for name in ("one", "other"):
+        world.register(name, Role.ENQUEUER)
+    looked = []
+
+    def bring_back(operation: str, number: int) -> None:
+        # After the current row was read, and before that of the old version is.
+        looked.append(operation)
+        if looked.count("batch_get_item") == 1 and operation == "get_item":
+            looked.append("batch_get_item")
+            assert world.ledger.enqueue("other", 1, [document("a", "v1")]).known == 1
+
+    with interposed(world, bring_back) as (ledger, _):
+        assert ledger.enqueue("one", 1, [document("a", "v1")]).known == 1
+    assert world.ledger.counts(world.run).tallies.superseded == 1
+    finish(world)
+
+
 # -- items that spread ---------------------------------------------------------------------------
 
 

@@ -452,6 +452,24 @@ def test_an_error_of_any_length_and_bytes_fits_its_row() -> None:
     assert letter.error.startswith("?x")
 
 
+def test_a_batch_of_which_all_is_rejected_is_answered_to_its_end_and_again() -> None:
+    """Their names would not fit a row: their places in the batch do."""
+    ledger = DynamoLedger(
+        f"dynamodb://rejected-{random_hex(32)}?region=us-east-1", client=client(moto_endpoint())
+    )
+    ledger.initialise()
+    run = ledger.create_run("run", "p-1", {}, "item")
+    names = [f"{n:04}" + "я" * 2_000 for n in range(130)]
+    for enqueuer, root in (("first", "file:///one/"), ("second", "file:///two/")):
+        ledger.register(run, enqueuer, 60.0, Role.ENQUEUER, {})
+        batch = [NewItem(name, f"sha256:{root}", 1, "file:///l", root) for name in names]
+        answers = [ledger.enqueue(enqueuer, 1, batch) for _ in range(2)]
+        assert answers[0] == answers[1]
+    assert answers[0].new == 0
+    assert [rejection.source for rejection in answers[0].rejected] == names
+    assert {"file:///two/ has another" in one.reason for one in answers[0].rejected} == {True}
+
+
 def test_a_request_that_is_not_understood_is_an_error_with_a_message() -> None:
     """And no traceback: whoever reads it can report it."""
     ledger = DynamoLedger(URL, client=Answers(refusal("ValidationException")))

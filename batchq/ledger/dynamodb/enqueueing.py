@@ -7,7 +7,7 @@ brought. So a batch asked again goes on where it stopped, and two calls at once 
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,12 +15,12 @@ from batchq.errors import UsageError
 from batchq.item import NewItem
 from batchq.ledger.dynamodb import items
 from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
-from batchq.ledger.dynamodb.fleet import Process, answer_to
+from batchq.ledger.dynamodb.fleet import Answer, Process
 from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import Keys, Ranks, item_id
 from batchq.ledger.dynamodb.unit import Unit, current_rows
 from batchq.ledger.dynamodb.wire import equal
-from batchq.ledger.records import Enqueued, Rejection, State
+from batchq.ledger.records import Enqueued, State
 
 __all__ = ["enqueue"]
 
@@ -51,23 +51,22 @@ def enqueue(
                 hint="number the batches of one process from 1, growing",
             )
         if batch > process.batch:
-            process.done, process.answer = -1, Enqueued()
+            process.done, process.answer = -1, Answer()
         done = max(0, process.done)
         if process.batch == batch and done >= len(new):
-            return process.answer
+            return process.answer.enqueued(new)
         intake = _Intake(calls, keys, ranks, process, now, replace)
-        taken = intake.take_up(new[done:])
         only_if = (
             [equal("batch", process.batch), equal("done", process.done)]
             if process.batch == batch
             else [equal("batch", process.batch)]
         )
-        done += taken
-        answer = intake.answer
-        intake.unit.process(
-            name, {"batch": batch, "done": done, "answer": answer_to(answer)}, only_if
-        )
         try:
+            done += intake.take_up(new, done)
+            answer = intake.answer
+            intake.unit.process(
+                name, {"batch": batch, "done": done, "answer": answer.pack()}, only_if
+            )
             intake.unit.write()
         except ConditionFailed:
             # A row has changed since it was read, or the same batch is sent elsewhere too.
@@ -98,24 +97,29 @@ class _Intake:
         self._replace = replace
         self._before = process.answer
         self._brought: Counter[str] = Counter()
-        self._rejected: list[Rejection] = []
+        self._rejected: defaultdict[str, list[int]] = defaultdict(list)
+        for reason, places in process.answer.rejected.items():
+            self._rejected[reason].extend(places)
         self._rows: dict[int, ItemRow] = {}
         self._was: dict[int, int | None] = {}
         self.unit = Unit(calls, keys)
 
     @property
-    def answer(self) -> Enqueued:
+    def answer(self) -> Answer:
         before = self._before
-        return Enqueued(
+        return Answer(
             new=before.new + self._brought["new"],
             known=before.known + self._brought["known"],
             superseded=before.superseded + self._brought["superseded"],
-            rejected=before.rejected + tuple(self._rejected),
+            rejected=dict(self._rejected),
         )
 
-    def take_up(self, new: Sequence[NewItem]) -> int:
-        """Put as many as fit into the unit; how many."""
-        new = new[: self._calls.transaction - 1]
+    def take_up(self, batch: Sequence[NewItem], done: int) -> int:
+        """Put as many as fit into the unit, from the place `done` on; how many.
+
+        Raises ConditionFailed if a row is not there any more that another leads to.
+        """
+        new = batch[done : done + self._calls.transaction - 1]
         digests = [self._ranks.digest(one.source_id) for one in new]
         self._rows = current_rows(self._calls, self._keys, digests)
         self._was = {digest: row.rev for digest, row in self._rows.items()}
@@ -129,7 +133,7 @@ class _Intake:
                 return taken
             reason = self._take_one(digest, one)
             if reason is not None:
-                self._rejected.append(Rejection(one.source_id, reason))
+                self._rejected[reason].append(done + taken)
         return len(new)
 
     def _take_one(self, digest: int, new: NewItem) -> str | None:
@@ -210,7 +214,9 @@ class _Intake:
     def _bring_back(self, digest: int, ordinal: int, versions: str, new: NewItem) -> None:
         key = self._keys.version(item_id(digest, ordinal))
         found = self._calls.get(key)
-        assert found is not None, f"version {ordinal} of {new.source_id} has no row"
+        if found is None:
+            # Another enqueue has just brought it back.
+            raise ConditionFailed(f"version {ordinal} of {new.source_id} has no row")
         row = ItemRow.unpack(found)
         self.unit.delete(key, row.rev)
         row.apart = False

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from batchq.item import NewItem
 from batchq.ledger.dynamodb.keys import DIGEST_BITS, ORDINAL_BITS, Keys, name_key
 from batchq.ledger.dynamodb.wire import Key
 from batchq.ledger.records import TALLY_NAMES, Enqueued, Rejection, Role, WorkerState
 
 __all__ = [
+    "Answer",
     "Beat",
     "LeaseRow",
     "Process",
-    "answer_to",
     "entry",
     "entry_id",
     "entry_rev",
@@ -118,6 +119,30 @@ def _split_lease(sort_key: str) -> tuple[str, str]:
     return holder, token
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a batch has brought so far. `rejected`: the places of documents in it, by the reason.
+
+    Their names are in the batch, and would not all fit the row of a process.
+    """
+
+    new: int = 0
+    known: int = 0
+    superseded: int = 0
+    rejected: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def pack(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    def enqueued(self, batch: Sequence[NewItem]) -> Enqueued:
+        """The answer to who sent this batch."""
+        reasons = sorted(
+            (place, reason) for reason, places in self.rejected.items() for place in places
+        )
+        rejected = tuple(Rejection(batch[place].source_id, reason) for place, reason in reasons)
+        return Enqueued(self.new, self.known, self.superseded, rejected)
+
+
 @dataclass(slots=True)
 class Process:
     """A registered process. Times in milliseconds; `done` counts the items of batch `batch`
@@ -134,7 +159,7 @@ class Process:
     lost_alone: bool | None
     batch: int
     done: int
-    answer: Enqueued
+    answer: Answer
     committed: int
     tally: Counter[str] = field(default_factory=Counter)
 
@@ -152,7 +177,7 @@ class Process:
             lost_alone=row.get("alone"),
             batch=row.get("batch", 0),
             done=row.get("done", 0),
-            answer=answer_from(row.get("answer", "{}")),
+            answer=Answer(**json.loads(row.get("answer", "{}"))),
             committed=row.get("committed", 0),
             tally=Counter({name: row[name] for name in TALLY_NAMES if name in row}),
         )
@@ -176,20 +201,3 @@ def newcomer(
             "done": 0,
         },
     }
-
-
-def answer_to(answer: Enqueued) -> str:
-    return json.dumps(
-        {
-            "new": answer.new,
-            "known": answer.known,
-            "superseded": answer.superseded,
-            "rejected": [[r.source, r.reason] for r in answer.rejected],
-        }
-    )
-
-
-def answer_from(text: str) -> Enqueued:
-    said = json.loads(text)
-    rejected = tuple(Rejection(*pair) for pair in said.pop("rejected", ()))
-    return Enqueued(**said, rejected=rejected)
