@@ -50,7 +50,7 @@ def parquet_forms(ledger: Ledger, run: Run, store: Store) -> list[Format]:
     """
     try:
         import pyarrow.compute
-        import pyarrow.parquet  # noqa: F401
+        import pyarrow.parquet  # noqa: F401  # asked for now, used while the file grows
     except ImportError:
         raise UsageError(
             "Parquet files need the library pyarrow",

@@ -90,6 +90,7 @@ def open_backend(kind: str, request: pytest.FixtureRequest) -> AbstractContextMa
     if kind == "dynamodb":
         return dynamo_backend(kind, moto_endpoint())
     if (reason := unavailable()) is not None:
+        # Java and npm are no part of a Python installation; the session's header says so too.
         pytest.skip(reason)
     return dynamo_backend(kind, local_endpoint())
 

@@ -55,6 +55,7 @@ def test_kills_in_the_middle_of_shards_lose_and_double_nothing(tmp_path: Path) -
     assert {path.name for path in site.results.rglob("*.json")} == {"run.json"}
 
 
+# A minute for twenty kills, since each request to the emulator takes milliseconds.
 @pytest.mark.skipif(not in_full(), reason="by hand: BATCHQ_DYNAMODB=full")
 @pytest.mark.timeout(1800)
 def test_kills_on_dynamodb_lose_and_double_nothing(
@@ -62,6 +63,7 @@ def test_kills_on_dynamodb_lose_and_double_nothing(
 ) -> None:
     """On DynamoDB Local, where no transaction spans a claim. BATCHQ_KILLS says how many."""
     if (reason := unavailable()) is not None:
+        # Java and npm are no part of a Python installation.
         pytest.skip(reason)
     point_sdk_at("", monkeypatch)
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", local_endpoint())

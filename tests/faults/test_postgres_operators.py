@@ -102,6 +102,7 @@ def pooled(url: str, proxy: PostgresProxy) -> Iterator[str]:
     """The same database by way of pgbouncer, which has three sessions for all its clients."""
     program = pgbouncer_program()
     if program is None:
+        # A program of the system's, which no Python package brings.
         pytest.skip("pgbouncer is not installed here: apt-get install pgbouncer")
     with running_pgbouncer(program, proxy.port, sessions=3) as port:
         yield over_tcp(url, port)

@@ -99,6 +99,7 @@ def test_systemd_signals_the_worker_itself_and_gives_it_its_window() -> None:
     assert seconds(window) < seconds(service["TimeoutStopSec"])
 
 
+# Its own program is the only judge of a unit; the tests above read the file without it.
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     """Without a complaint, once its program exists."""
