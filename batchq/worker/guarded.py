@@ -2,19 +2,24 @@
 
 A processor may be anybody's code. What it raises, Rust's panics and a stray exit among
 it, and what it returns is turned into an error that the pipeline charges to a document;
-only an error of batchq's own, such as a lost device, passes as it is.
+only an error of batchq's own, such as a lost device, passes as it is. A process that it
+forks and that comes back here is ended: it would be a second worker without its threads.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
+from operator import index
 from typing import Any, TypeVar
 
-from batchq.errors import BatchqError
+from batchq.errors import BatchqError, UsageError
 from batchq.inference.base import Output, Prepared, Processor
 from batchq.inference.vectors import shortest_floats
 from batchq.item import Document
+from batchq.result import canonical_json
 
 __all__ = ["Guarded", "ProcessorFault"]
 
@@ -39,7 +44,18 @@ class Guarded:
         self._processor = processor
 
     def load(self, device: str) -> None:
-        self._processor.load(device)
+        """Raises what the processor raises; a stray exit there is an error like any other."""
+        try:
+            _at_home(self._processor.load, device)
+        except Exception:
+            raise
+        except BaseException as error:
+            described = _said(error)
+        else:
+            return
+        raise BatchqError(
+            f"the processor did not load: {described}", hint="load() must return, not end"
+        )
 
     @property
     def batch_tokens(self) -> int:
@@ -47,70 +63,124 @@ class Guarded:
         return int(getattr(self._processor, "batch_tokens", DEFAULT_BATCH_COST))
 
     def provenance(self) -> Mapping[str, Any]:
+        """JSON. Raises UsageError if it is none: it would spoil every result."""
         describe = getattr(self._processor, "provenance", dict)
-        return dict(describe())
+        try:
+            told = dict(describe())
+            canonical_json(told)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"the processor's provenance is not JSON: {_said(error)}",
+                hint="provenance() returns a dict of text, numbers, lists and dicts of them",
+            ) from None
+        return told
 
     def prepare(self, document: Document) -> Prepared:
         """Raises DocumentError, ProcessorFault."""
         prepared = _call("prepare_failed", self._processor.prepare, document)
-        if not isinstance(prepared, Prepared) or not _is_whole(prepared.cost, least=1):
+        if not isinstance(prepared, Prepared) or (cost := _whole(prepared.cost, least=1)) is None:
             raise ProcessorFault(
                 "prepare_failed",
                 f"prepare returned {_described(prepared)}, and not Prepared(payload, cost) with "
                 "a whole cost of at least 1",
             )
-        return prepared
+        return prepared if cost is prepared.cost else replace(prepared, cost=cost)
 
     def infer(self, batch: Sequence[Prepared]) -> list[Output]:
         """One output each, their values plain. Raises DocumentError, ProcessorFault."""
-        outputs = _call("infer_failed", self._inferred, batch)
-        if len(outputs) != len(batch):
-            raise ProcessorFault(
-                "infer_failed", f"{len(outputs)} outputs for {len(batch)} documents"
-            )
-        for output in outputs:
-            if not isinstance(output, Output) or not (
-                _is_whole(output.tokens_total) and _is_whole(output.tokens_used)
-            ):
-                raise ProcessorFault(
-                    "output_invalid",
-                    f"infer returned {_described(output)}, and not Output(value, tokens_total, "
-                    "tokens_used) with whole numbers of tokens",
-                )
-        return outputs
+        return _call("infer_failed", self._inferred, batch)
 
     def _inferred(self, batch: Sequence[Prepared]) -> list[Output]:
-        return [_plain(output) for output in self._processor.infer(batch)]
+        # One more than there should be: what yields without end is found by that too. Each is
+        # copied as it comes, since a generator may fill its last one again.
+        outputs = [_checked(each) for each in islice(self._processor.infer(batch), len(batch) + 1)]
+        if len(outputs) != len(batch):
+            number = len(outputs) if len(outputs) < len(batch) else f"more than {len(batch)}"
+            raise ProcessorFault("infer_failed", f"{number} outputs for {len(batch)} documents")
+        return outputs
 
 
-def _plain(output: Output) -> Output:
-    """Arrays become lists here, where an error is still the processor's.
+def _checked(output: Output) -> Output:
+    if isinstance(output, Output):
+        total, used = _whole(output.tokens_total), _whole(output.tokens_used)
+        if total is not None and used is not None:
+            return replace(output, value=_plain(output.value), tokens_total=total, tokens_used=used)
+    raise ProcessorFault(
+        "output_invalid",
+        f"infer returned {_described(output)}, and not Output(value, tokens_total, "
+        "tokens_used) with whole numbers of tokens",
+    )
 
-    Rows of float32 become the shortest decimals that restore them, half as long as others.
+
+_ATOMS = frozenset((bool, float, int, str, type(None)))
+
+
+def _plain(value: Any) -> Any:
+    """A copy, with arrays as lists: made here, where an error is still the processor's.
+
+    It is stored while the next batch is computed, and a processor may fill the same lists
+    and dicts again. Rows of float32 become the shortest decimals that restore them, half as
+    long as others.
     """
-    value: Any = getattr(output, "value", None)
+    if isinstance(value, dict):
+        named = {}
+        for key, inner in value.items():
+            named[key] = inner if inner.__class__ in _ATOMS else _plain(inner)
+        return named
+    if isinstance(value, list | tuple):
+        # No comprehension, whose frames would halve the depth that fits.
+        listed = []
+        for inner in value:
+            listed.append(inner if inner.__class__ in _ATOMS else _plain(inner))
+        return listed
     if str(getattr(value, "dtype", "")) == "float32" and getattr(value, "ndim", 0) in (1, 2):
         rows = shortest_floats(value if value.ndim == 2 else value[None])
-        return replace(output, value=rows if value.ndim == 2 else rows[0])
+        return rows if value.ndim == 2 else rows[0]
     to_list = getattr(value, "tolist", None)
-    return replace(output, value=to_list()) if callable(to_list) else output
+    return to_list() if callable(to_list) else value
 
 
 def _call(cause: str, verb: Callable[[A], R], argument: A) -> R:
     try:
-        return verb(argument)
-    except BatchqError:
+        return _at_home(verb, argument)
+    except (BatchqError, ProcessorFault):
         raise
     except BaseException as error:
-        described = f"{type(error).__name__}: {error}"
+        described = _said(error)
     # Raised outside, since the traceback of what was caught holds tensors.
     raise ProcessorFault(cause, described)
 
 
-def _is_whole(number: object, least: int = 0) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number >= least
+def _at_home(verb: Callable[[A], R], argument: A) -> R:
+    home = os.getpid()
+    try:
+        return verb(argument)
+    finally:
+        if os.getpid() != home:
+            os._exit(1)
+
+
+def _whole(number: Any, least: int = 0) -> int | None:
+    """As Python's own whole number, which numpy's are not, or none if it is no such."""
+    try:
+        found = None if isinstance(number, bool) else index(number)
+    except Exception:
+        return None
+    return found if found is not None and found >= least else None
+
+
+def _said(error: BaseException) -> str:
+    """An error with its message, which it may fail to tell."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:
+        return f"{name}, without a message"
 
 
 def _described(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:
+        return f"a {type(value).__name__}"
     return text if len(text) <= 200 else f"{text[:200]}…"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy
 import pytest
 
-from batchq.errors import DeviceLost, ExitCode
+from batchq.errors import BatchqError, DeviceLost, ExitCode, UsageError
 from batchq.inference.base import Document, Output, Prepared
-from batchq.worker.guarded import Guarded
+from batchq.worker.guarded import Guarded, ProcessorFault
 from tests.unit.worker_kit import FAST, POLICY, Kit
 
 
@@ -23,6 +25,19 @@ class Panic(BaseException):
 class Unlistable:
     def tolist(self) -> list[float]:
         raise OSError("the array's file is gone")
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no message either")
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("the tensor's device is gone")
+
+    def __index__(self) -> int:
+        raise RuntimeError("the tensor's device is gone")
 
 
 def deep() -> list[Any]:
@@ -44,6 +59,9 @@ PREPARES: dict[str, Callable[[], Any]] = {
     "panic": lambda: raise_it(Panic("at the disco")),
     "exit": lambda: raise_it(SystemExit(3)),
     "stop iteration": lambda: raise_it(StopIteration()),
+    "an error without a message": lambda: raise_it(Silent()),
+    "what cannot be shown": lambda: Unshowable(),
+    "a cost that cannot be shown": lambda: Prepared("odd", Unshowable()),  # type: ignore[arg-type]
 }
 
 INFERS: dict[str, Callable[[], Any]] = {
@@ -56,6 +74,9 @@ INFERS: dict[str, Callable[[], Any]] = {
     "bytes": lambda: Output(b"raw", 1, 1),
     "panic": lambda: raise_it(Panic("at the disco")),
     "interrupt": lambda: raise_it(KeyboardInterrupt()),
+    "an error without a message": lambda: raise_it(Silent()),
+    "what cannot be shown": lambda: Unshowable(),
+    "tokens that cannot be shown": lambda: Output(1, Unshowable(), 1),  # type: ignore[arg-type]
 }
 
 
@@ -116,6 +137,81 @@ def test_a_document_that_hangs_its_preparation_stays_leased_as_a_suspect() -> No
         kit.work(replace(FAST, stall_timeout=0.6))
     never.set()
     assert kit.tallies.leased == 1
+
+
+def test_an_output_that_is_filled_again_by_the_next_batch_is_stored_as_it_was() -> None:
+    """A processor may keep one dict for all its answers: each is committed with its own."""
+    kit = Kit.of({f"doc-{n}": f"text {n}" for n in range(6)})
+    answer: dict[str, Any] = {"words": []}
+
+    def infer(batch: Sequence[Prepared]) -> Iterator[Output]:
+        for prepared in batch:
+            answer["words"][:] = prepared.payload.split()
+            yield Output(answer, 2, 2)
+
+    kit.processor.infer = infer  # type: ignore[method-assign, assignment]
+    assert kit.work() == ExitCode.OK
+    assert {f"doc-{n}": {"words": ["text", str(n)]} for n in range(6)} == kit.outputs()
+
+
+def test_outputs_without_end_are_a_failure_and_not_the_end_of_memory() -> None:
+    """No more are taken than tell that there are too many."""
+    kit = Kit.of({"doc": "words"})
+    outputs = iter([Output(1, 1, 1)] * 100)
+    kit.processor.infer = lambda batch: outputs  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(ProcessorFault, match="more than 1 outputs for 1 documents"):
+        Guarded(kit.processor).infer([Prepared("words", 1)])
+    assert len(list(outputs)) == 98
+
+
+def test_numbers_and_arrays_of_numpy_are_taken_at_any_depth() -> None:
+    """They are what a sum over a tensor gives."""
+    kit = Kit.of({"doc": "words"})
+    value = {"score": numpy.float32(0.5), "vectors": [numpy.zeros(2, numpy.float32)], "n": (1, 2)}
+    tokens = numpy.int64(7)
+    kit.processor.infer = lambda batch: [Output(value, tokens, tokens)]  # type: ignore[method-assign, arg-type]
+    kit.processor.prepare = lambda document: Prepared("words", numpy.int64(3))  # type: ignore[method-assign, arg-type]
+    assert kit.work() == ExitCode.OK
+    assert kit.outputs() == {"doc": {"score": 0.5, "vectors": [[0.0, 0.0]], "n": [1, 2]}}
+
+
+def test_a_forked_process_that_comes_back_is_ended() -> None:
+    """It would wait for work for ever, and whoever forked it for its end."""
+    kit = Kit.of({"doc": "words"})
+    infer, children = kit.processor.infer, []
+
+    def forking(batch: Sequence[Prepared]) -> Sequence[Output]:
+        child = os.fork()
+        if child == 0:
+            sys.exit(7)
+        children.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return infer(batch)
+
+    kit.processor.infer = forking  # type: ignore[method-assign]
+    assert kit.work() == ExitCode.OK
+    assert children == [1]
+
+
+@pytest.mark.parametrize("exits", [SystemExit(0), KeyboardInterrupt(), Panic()])
+def test_a_processor_that_ends_the_process_while_it_loads_is_an_error(
+    exits: BaseException,
+) -> None:
+    """Exit code 0 would say that the run is finished, and a scheduler would believe it."""
+    kit = Kit.of({"doc": "words"})
+    kit.processor.load = lambda device: raise_it(exits)  # type: ignore[method-assign]
+    with pytest.raises(BatchqError, match=type(exits).__name__):
+        kit.work()
+    assert kit.tallies.ready == 1
+
+
+@pytest.mark.parametrize("told", [None, {"x": {1, 2}}, {"x": float("nan")}, {1: "x"}])
+def test_a_provenance_that_is_no_json_is_refused_before_anything_is_claimed(told: Any) -> None:
+    """It goes into every result, and would be charged to every document."""
+    kit = Kit.of({"doc": "words"})
+    kit.processor.provenance = lambda: told  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="provenance"):
+        kit.work()
+    assert (kit.tallies.ready, kit.tallies.delayed) == (1, 0)
 
 
 def test_float32_arrays_become_the_shortest_decimals_that_restore_them() -> None:
