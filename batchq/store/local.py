@@ -50,6 +50,8 @@ class LocalStore:
         self.url = self._root
         self._durable: set[tuple[str, ...]] = set()
         """Folders whose own entry this process has flushed to disk, or seen flushed."""
+        self._seen: set[str] = set()
+        """Folders right below the root that were there: a run's, with its marker."""
 
     # -- the verbs ---------------------------------------------------------------
 
@@ -149,6 +151,11 @@ class LocalStore:
         try:
             inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
         except FileNotFoundError:
+            if path[0] in self._seen and len(path) == 1:
+                raise StoreUnusable(
+                    f"{name} has vanished from the results folder {self._root}",
+                    hint="mount or restore the folder as it was; what was committed lies there",
+                ) from None
             if not create:
                 raise
             self._durable.discard(path)
@@ -163,6 +170,7 @@ class LocalStore:
                 os.close(inner)
                 raise
             self._durable.add(path)
+        self._seen.add(path[0])
         return inner
 
     @contextlib.contextmanager

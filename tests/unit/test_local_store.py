@@ -666,6 +666,27 @@ def test_a_results_folder_that_vanished_is_not_an_empty_one(
     assert not (tmp_path / "results").exists()
 
 
+def test_a_run_whose_folder_vanished_is_not_written_elsewhere(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    """Where a mount was lost an empty folder shows: results there are not beside the others."""
+    put(store, "run-1/run.json")
+    reader = LocalStore(store.url)
+    assert reader.read("run-1/run.json") == b"content"
+    (tmp_path / "results").rename(tmp_path / "mount")
+    (tmp_path / "results").mkdir()
+    for each in (store, reader):
+        for verb in (each.read, each.head, each.delete, lambda key, each=each: put(each, key)):
+            with pytest.raises(StoreUnusable, match="run-1 has vanished") as caught:
+                verb(KEY)
+            assert "restore" in str(caught.value.hint)
+    assert files(tmp_path / "results") == []
+    put(store, "run-2/run.json")
+    (tmp_path / "results").rename(tmp_path / "empty")
+    (tmp_path / "mount").rename(tmp_path / "results")
+    assert put(store)
+
+
 def test_probing_creates_the_folder_and_those_above_it(tmp_path: Path) -> None:
     """And nothing else stays."""
     LocalStore(tmp_path / "a" / "b" / "results").probe()
