@@ -9,12 +9,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated
 
 import typer
 
-from batchq.cli import config, doctor, enqueue, failures, init, results, status, verify, worker
+from batchq.cli import (
+    config,
+    doctor,
+    enqueue,
+    failures,
+    init,
+    results,
+    status,
+    streams,
+    verify,
+    worker,
+)
 from batchq.errors import BatchqError, ExitCode, UsageError
 
 __all__ = ["app", "main"]
@@ -53,17 +63,18 @@ for module in (init, enqueue, worker, status, results, failures, verify, doctor,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code; without `arguments` that of the process."""
+    if arguments is None:
+        streams.take()
     argv = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options = argv[: argv.index("--")] if "--" in argv else argv
     try:
         code = _run(argv, as_json="--json" in options)
-        sys.stdout.flush()
     except OSError:
-        # Whoever reads stdout has seen enough, or it is full: Python must not try again at exit.
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.ERROR
+        # Whoever reads stdout has seen enough.
+        code = ExitCode.ERROR
+    if not streams.flush():
+        code = code or ExitCode.ERROR
     return code
 
 
@@ -72,7 +83,7 @@ def _run(argv: list[str], *, as_json: bool) -> int:
 
     try:
         code = app(argv, prog_name="batchq", standalone_mode=False) or ExitCode.OK
-        sys.stdout.flush()
+        streams.data().flush()
         return code
     except BrokenPipeError:
         raise

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from batchq.cli import streams
 from batchq.clock import Clock, SystemClock
 from batchq.errors import BatchqError
 from batchq.redact import RedactingFilter, printable, redact
@@ -26,19 +27,25 @@ _UNPRINTED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]
 
 def say(text: str) -> None:
     """A line of data for people."""
-    print(printable(text))
+    print(printable(text), file=streams.data())
 
 
 def note(text: str) -> None:
-    """A line beside the data; further lines of the text are set below it, indented."""
+    """A line beside the data; further lines of the text are set below it, indented.
+
+    Where nobody can read stderr any more, the work goes on.
+    """
     lines = [printable(line) for line in redact(text).split("\n")]
-    print("\n  ".join(lines), file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):
+        print("\n  ".join(lines), file=sys.stderr, flush=True)
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on one line of stdout."""
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False)
-    print(_UNPRINTED.sub(lambda match: f"\\u{ord(match[0]):04x}", text), flush=True)
+    """One JSON document on one line of stdout, with escapes if its encoding needs them."""
+    stream = streams.data()
+    text = json.dumps(document, ensure_ascii=not streams.is_unicode(stream), allow_nan=False)
+    text = _UNPRINTED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    print(text, file=stream, flush=True)
 
 
 def report(error: BatchqError, *, as_json: bool) -> None:
@@ -68,17 +75,11 @@ def log_to_stderr() -> None:
     logger.setLevel(logging.INFO)
 
 
-def _nobody_may_read() -> suppress:
-    """For what is only told: where nobody reads stderr any more, the work goes on."""
-    return suppress(OSError, ValueError)
-
-
 class _Notes(logging.Handler):
     """Prints records as notes, on whatever stderr is then: a bar puts itself before it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with _nobody_may_read():
-            note(f"{record.levelname.lower()}: {self.format(record)}")
+        note(f"{record.levelname.lower()}: {self.format(record)}")
 
 
 @contextmanager
@@ -125,8 +126,7 @@ def lines(what: str, unit: str, clock: Clock) -> Callable[[int, int | None], Non
         nonlocal last
         if clock.monotonic() - last >= LINE_EVERY_S:
             last = clock.monotonic()
-            with _nobody_may_read():
-                note(f"{what}: {_count(done, total, unit)}")
+            note(f"{what}: {_count(done, total, unit)}")
 
     return update
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from batchq.cli import streams
 from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, given
 
 __all__ = ["add_to"]
@@ -43,6 +44,8 @@ def doctor(
     from batchq.errors import ExitCode
     from batchq.redact import redact
 
+    if json:
+        streams.keep_stdout_for_data()
     log_to_stderr()
     options = given(run=run, ledger=ledger, results=results, device=device, config=config)
     checks, code = [], ExitCode.OK

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from batchq.cli import streams
 from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, given
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ def enqueue(
     from batchq import wiring
     from batchq.cli.session import opened
 
+    if json:
+        streams.keep_stdout_for_data()
     options = given(
         run=run,
         ledger=ledger,

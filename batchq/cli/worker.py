@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from batchq.cli import streams
 from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, given
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def worker(
 
     # Before all that takes time.
     signals = wiring.take_signals()
+    if json:
+        streams.keep_stdout_for_data()
     options = given(
         run=run,
         ledger=ledger,
@@ -95,6 +97,7 @@ def worker(
         with opened(options) as session:
             return _work(session, signals, follow=follow, json=json)
     except SystemExit:
+        # A signal's: see `SignalSource.take_process`.
         from batchq.cli.console import note
 
         note("stopped by a signal before anything was claimed: start another worker")
@@ -134,7 +137,7 @@ def _work(session: Session, signals: SignalSource, *, follow: bool, json: bool) 
             update(tallies.completed + tallies.dead_lettered, tallies.total)
 
         unusual = _Unusual()
-        events: Events = JsonEvents(sys.stdout, session.clock) if json else unusual
+        events: Events = JsonEvents(streams.data(), session.clock) if json else unusual
         code = run_worker(
             ledger=session.ledger,
             run=run,
@@ -150,6 +153,8 @@ def _work(session: Session, signals: SignalSource, *, follow: bool, json: bool) 
             on_progress=show,
             on_overtime=_leave_at_once,
         )
+    # Events that nobody could read are no failure of what was done.
+    streams.flush()
     if unusual.started:
         note(_farewell(session, code))
     return code

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from batchq.errors import BatchqError, UsageError
+from batchq.errors import BatchqError, ExitCode, UsageError
 from batchq.inference.base import Document, Output, Prepared, Processor
 from batchq.result import canonical_json, slug
 
@@ -43,7 +43,8 @@ class UserProcessor:
         self.batch_tokens = int(getattr(inner, "batch_tokens", _BATCH_TOKENS))
 
     def manifest(self) -> Mapping[str, Any]:
-        own = dict(self._inner.manifest())
+        with _returning(self._spec, "manifest()"):
+            own = dict(self._inner.manifest())
         try:
             canonical_json(own)
         except (TypeError, ValueError) as error:
@@ -99,7 +100,8 @@ def load_processor(spec: str, parameters: Mapping[str, Any]) -> Processor:
         )
     refuse_unknown(spec, found, parameters)
     try:
-        instance = found(**parameters)
+        with _returning(spec, "its constructor"):
+            instance = found(**parameters)
     except BatchqError:
         raise
     except Exception as error:
@@ -152,8 +154,10 @@ def _import(spec: str, name: str) -> ModuleType:
         sys.path.append(here)
     importlib.invalidate_caches()
     try:
-        with _compiled_from_source(name.partition(".")[0]):
+        with _compiled_from_source(name.partition(".")[0]), _returning(spec, "its module"):
             return importlib.import_module(name)
+    except UsageError:
+        raise
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise UsageError(
@@ -169,6 +173,21 @@ def _import(spec: str, name: str) -> ModuleType:
             f"module {name} does not import: {type(error).__name__}: {error}",
             hint=f"try: python -c 'import {name}'",
         ) from error
+
+
+@contextmanager
+def _returning(spec: str, where: str) -> Iterator[None]:
+    """A script without a main guard would end the command with 0, and nothing was done."""
+    try:
+        yield
+    except SystemExit as error:
+        if error.code == ExitCode.STOPPED:
+            # A signal's, which may come at any time.
+            raise
+        raise UsageError(
+            f"{spec} ends the process in {where}: sys.exit({error.code!r})",
+            hint="what a script does belongs below: if __name__ == '__main__'",
+        ) from None
 
 
 class _SourceLoader(SourceFileLoader):

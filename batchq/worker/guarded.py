@@ -44,18 +44,8 @@ class Guarded:
         self._processor = processor
 
     def load(self, device: str) -> None:
-        """Raises what the processor raises; a stray exit there is an error like any other."""
-        try:
-            _at_home(self._processor.load, device)
-        except Exception:
-            raise
-        except BaseException as error:
-            described = _said(error)
-        else:
-            return
-        raise BatchqError(
-            f"the processor did not load: {described}", hint="load() must return, not end"
-        )
+        """Raises what the processor raises; an exit there is an error like any other."""
+        _returned("load", self._processor.load, device)
 
     @property
     def batch_tokens(self) -> int:
@@ -66,7 +56,7 @@ class Guarded:
         """JSON. Raises UsageError if it is none: it would spoil every result."""
         describe = getattr(self._processor, "provenance", dict)
         try:
-            told = dict(describe())
+            told = dict(_returned("provenance", lambda _: describe(), None))
             canonical_json(told)
         except (TypeError, ValueError) as error:
             raise UsageError(
@@ -149,6 +139,18 @@ def _call(cause: str, verb: Callable[[A], R], argument: A) -> R:
         described = _said(error)
     # Raised outside, since the traceback of what was caught holds tensors.
     raise ProcessorFault(cause, described)
+
+
+def _returned(name: str, verb: Callable[[A], R], argument: A) -> R:
+    try:
+        return _at_home(verb, argument)
+    except Exception:
+        raise
+    except BaseException as error:
+        described = _said(error)
+    raise BatchqError(
+        f"the processor's {name}() ended with {described}", hint="it must return, or raise an error"
+    )
 
 
 def _at_home(verb: Callable[[A], R], argument: A) -> R:

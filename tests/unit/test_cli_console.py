@@ -124,9 +124,10 @@ def test_progress_that_nobody_reads_stops_nothing(monkeypatch: pytest.MonkeyPatc
         update = console.lines("worker", "items", clock)
         clock.advance(console.LINE_EVERY_S)
         with pytest.raises(BrokenPipeError):
-            console.note("a note is not suppressed, so that the pipe is known to be broken")
+            pipe.write(b"so that the pipe is known to be broken")
 
         update(1, 2)
+        console.note("said to nobody")
 
 
 def test_nothing_typed_means_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,14 @@ class Needy(Shout):
 class Odd(Shout):
     def manifest(self):
         return {"when": object()}
+
+class EndsInManifest(Shout):
+    def manifest(self):
+        raise SystemExit(0)
+
+class EndsInConstructor(Shout):
+    def __init__(self):
+        raise SystemExit
 """
 
 
@@ -315,3 +323,20 @@ def test_stale_bytecode_of_the_same_size_and_time_is_not_executed(
     monkeypatch.delitem(sys.modules, "stale_example")
     prepared = processor.prepare(Document("a", "sha256:0", "text/plain", "hey"))
     assert processor.infer([prepared])[0].value == "HEY!"
+
+
+@pytest.mark.parametrize("where", ["module", "constructor", "manifest"])
+def test_a_processor_that_ends_the_process_is_a_usage_error(here: Path, where: str) -> None:
+    """A script without a main guard would end `enqueue` with 0, and nothing was enqueued."""
+    (here / "script.py").write_text(f"{SHOUT}\nraise SystemExit(0)")
+    spec = "script:Shout" if where == "module" else f"shouting:EndsIn{where.capitalize()}"
+    with pytest.raises(UsageError, match=where) as raised:
+        build_processor(spec, {}).manifest()
+    assert "__main__" in said(raised.value)
+
+
+def test_a_signal_while_a_processor_is_imported_is_none_of_its_doing(here: Path) -> None:
+    """A worker that is stopped so early ends with 75: another one should be started."""
+    (here / "slow.py").write_text(f"{SHOUT}\nraise SystemExit({int(ExitCode.STOPPED)})")
+    with pytest.raises(SystemExit):
+        build_processor("slow:Shout", {})
