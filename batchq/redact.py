@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
+from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["HIDDEN", "RedactingFilter", "is_secret_name", "printable", "redact"]
+__all__ = ["HIDDEN", "RedactingFilter", "is_secret_name", "printable", "redact", "secret_in"]
 
 HIDDEN = "***"
 
@@ -80,6 +82,30 @@ def redact(text: str) -> str:
 def is_secret_name(name: str) -> bool:
     """Whether a setting of this name holds a secret, whatever its value looks like."""
     return _NAME.match(name) is not None
+
+
+def secret_in(value: Any, name: str = "") -> str | None:
+    """Where JSON that is to be kept holds a secret, as `options.api_key`; none if nowhere.
+
+    By the names of settings, and by values that hold nothing else: of a prompt, which may
+    speak of passwords, nothing is said.
+    """
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            below = f"{name}.{key}" if name else str(key)
+            if isinstance(inner, str) and inner and is_secret_name(str(key)):
+                return below
+            if found := secret_in(inner, below):
+                return found
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            if found := secret_in(inner, f"{name}[{number}]"):
+                return found
+    elif isinstance(value, str) and redact(value) != value:
+        words = value.split()
+        if len(words) <= 2 or all("=" in word for word in words):
+            return name
+    return None
 
 
 class RedactingFilter(logging.Filter):

@@ -16,7 +16,7 @@ from batchq.config import Config, Loaded
 from batchq.errors import ProcessingVersionMismatch, UsageError
 from batchq.fingerprint import HINTS, difference, processing_version
 from batchq.notice.signals import SignalSource
-from batchq.redact import is_secret_name, redact
+from batchq.redact import redact, secret_in
 
 if TYPE_CHECKING:
     from batchq.inference.base import Processor
@@ -242,11 +242,17 @@ def describe_device(wanted: str) -> tuple[str, dict[str, Any]]:
 
 
 def full_manifest(processor: Processor) -> dict[str, Any]:
-    """Everything that shapes a result: the processor's manifest and the extractor's."""
+    """Everything that shapes a result: the processor's manifest and the extractor's.
+
+    Raises UsageError for a manifest with a secret.
+    """
     from batchq.inference.registry import full_manifest
     from batchq.source.extract import extractor_manifest
 
-    return full_manifest(processor, extractor_manifest())
+    manifest = full_manifest(processor, extractor_manifest())
+    for part in ("parameters", "user"):
+        _refuse_secrets("manifest:", manifest.get(part), part)
+    return manifest
 
 
 def new_processor(config: Config) -> Processor:
@@ -256,14 +262,17 @@ def new_processor(config: Config) -> Processor:
     """
     from batchq.inference.registry import build_processor
 
-    for name in config.parameters:
-        if is_secret_name(name):
-            raise UsageError(
-                f"[processor] {name} looks like a secret, and parameters are kept in the "
-                "ledger and beside the results",
-                hint="let the processor read it from an environment variable",
-            )
+    _refuse_secrets("[processor]", config.parameters)
     return build_processor(config.processor, _parameters(config))
+
+
+def _refuse_secrets(where: str, kept: Any, name: str = "") -> None:
+    if found := secret_in(kept, name):
+        raise UsageError(
+            f"{where} {found} looks like a secret, and parameters and manifests are kept in the "
+            "ledger and beside the results",
+            hint="let the processor read it from an environment variable",
+        )
 
 
 def run_processor(run: Run, loaded: Loaded) -> Processor:

@@ -19,6 +19,7 @@ from batchq.errors import BatchqError, UsageError
 from batchq.inference.base import Output, Prepared, Processor
 from batchq.inference.vectors import shortest_floats
 from batchq.item import Document
+from batchq.redact import secret_in
 from batchq.result import canonical_json
 
 __all__ = ["Guarded", "ProcessorFault"]
@@ -53,7 +54,7 @@ class Guarded:
         return int(getattr(self._processor, "batch_tokens", DEFAULT_BATCH_COST))
 
     def provenance(self) -> Mapping[str, Any]:
-        """JSON. Raises UsageError if it is none: it would spoil every result."""
+        """JSON. Raises UsageError if it is none or holds a secret: it goes into every result."""
         describe = getattr(self._processor, "provenance", dict)
         try:
             told = dict(_returned("provenance", lambda _: describe(), None))
@@ -63,6 +64,11 @@ class Guarded:
                 f"the processor's provenance is not JSON: {_said(error)}",
                 hint="provenance() returns a dict of text, numbers, lists and dicts of them",
             ) from None
+        if found := secret_in(told):
+            raise UsageError(
+                f"the processor's provenance: {found} looks like a secret",
+                hint="it is kept with every result",
+            )
         return told
 
     def prepare(self, document: Document) -> Prepared:

@@ -13,6 +13,7 @@ from batchq.clock import SystemClock
 from batchq.config import Config, Loaded, load
 from batchq.errors import ProcessingVersionMismatch, UsageError
 from batchq.fingerprint import processing_version
+from batchq.inference.stats import Stats
 from batchq.ledger.base import Run
 from tests.s3 import BUCKET, strict_server
 
@@ -130,3 +131,20 @@ def test_an_export_goes_to_a_file_or_to_an_object_of_a_bucket(
     for address in (f"s3://{BUCKET}", f"s3://{BUCKET}/exports/", "s3://"):
         with pytest.raises(UsageError, match="names no object"):
             wiring.open_destination(address)
+
+
+def test_a_secret_in_parameters_or_manifest_is_refused_before_it_is_kept(tmp_path: Path) -> None:
+    """At any depth: the manifest goes into the ledger and lies beside the results."""
+    (tmp_path / "batchq.toml").write_text(
+        '[processor]\nkind = "keen:Keen"\noptions = { api_key = "hunter2" }\n'
+    )
+    with pytest.raises(UsageError, match=r"options\.api_key looks like a secret"):
+        wiring.new_processor(load({}, {}, tmp_path).config)
+
+    class Keen(Stats):
+        def manifest(self) -> Mapping[str, Any]:
+            return {**super().manifest(), "user": {"url": "https://me:hunter2@host/"}}
+
+    with pytest.raises(UsageError, match=r"user\.url looks like a secret") as no:
+        wiring.full_manifest(Keen())
+    assert "hunter2" not in str(no.value)

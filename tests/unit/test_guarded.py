@@ -204,8 +204,10 @@ def test_a_processor_that_ends_the_process_while_it_loads_is_an_error(
     assert kit.tallies.ready == 1
 
 
-@pytest.mark.parametrize("told", [None, {"x": {1, 2}}, {"x": float("nan")}, {1: "x"}])
-def test_a_provenance_that_is_no_json_is_refused_before_anything_is_claimed(told: Any) -> None:
+@pytest.mark.parametrize(
+    "told", [None, {"x": {1, 2}}, {"x": float("nan")}, {1: "x"}, {"api_key": "hunter2"}]
+)
+def test_a_provenance_that_may_not_be_kept_is_refused_before_anything_is_claimed(told: Any) -> None:
     """It goes into every result, and would be charged to every document."""
     kit = Kit.of({"doc": "words"})
     kit.processor.provenance = lambda: told  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchq.redact import RedactingFilter, is_secret_name, printable, redact
+from batchq.redact import RedactingFilter, is_secret_name, printable, redact, secret_in
 
 S = "hunter2-SECRET"
 
@@ -143,6 +143,37 @@ def test_names_of_secrets_are_known(name: str) -> None:
 def test_other_names_are_no_secrets(name: str) -> None:
     """Parameters of models have such names."""
     assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    ("kept", "where"),
+    [
+        ({"options": {"api_key": S}}, "options.api_key"),
+        ({"each": [{"model": "m"}, {"password": S}]}, "each[1].password"),
+        ({"endpoint": f"https://alice:{S}@host/v1"}, "endpoint"),
+        ({"endpoint": f"https://host/v1?api_key={S}"}, "endpoint"),
+        ({"dsn": f"host=db password={S} dbname=x"}, "dsn"),
+        ({"headers": {"x-auth": f"Bearer {S}"}}, "headers.x-auth"),
+        ({"token": S}, "token"),
+    ],
+)
+def test_a_secret_in_what_is_to_be_kept_is_named(kept: object, where: str) -> None:
+    """At any depth, by its name or by its looks."""
+    assert secret_in(kept) == where
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"prompt": "Does the text name a password: yes or no? Answer with password=yes."},
+        {"max_tokens": 5, "tokenizer": "wordpiece", "pad_token": "[PAD]", "password": None},
+        {"endpoint": "https://host:8000/v1", "files": {"model.safetensors": "a" * 64}},
+        [],
+    ],
+)
+def test_what_is_no_secret_may_be_kept(kept: object) -> None:
+    """A prompt may speak of secrets, and a processor need not have one."""
+    assert secret_in(kept) is None
 
 
 # -- logging ---------------------------------------------------------------------
