@@ -30,13 +30,16 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from batchq.inference.base import Document, Prepared
 from batchq.inference.batching import Batcher
+from batchq.inference.device import cores_here
 from batchq.inference.embed import Embed
+from batchq.inference.lanes import side_by_side
 
 WINDOW = 512
 
@@ -117,6 +120,12 @@ def run_processor(processor: Embed, texts: Sequence[str]) -> Workload:
     return Workload(list(texts), [one for one in prepared if one is not None], batches)
 
 
+def encode(encoder: Any, texts: Sequence[str]) -> None:
+    """All texts in one call, on all cores."""
+    with all_cores():
+        encoder.encode(texts, show_progress_bar=False)
+
+
 def record_steps(processor: Embed, work: Workload) -> list[tuple[Any, Any]]:
     """The very tensors (ids, mask) that the model is given for these batches."""
     model = processor._model
@@ -149,10 +158,36 @@ def window_texts(processor: Embed, work: Workload) -> list[str]:
 
 
 def run_model(processor: Embed, steps: Sequence[tuple[Any, Any]]) -> None:
-    """R0: nothing but the model."""
+    """R0: nothing but the model, as many steps at a time as the processor makes."""
     import torch
 
-    with torch.inference_mode():
+    def run(step: tuple[Any, Any]) -> None:
+        with torch.inference_mode():
+            processor._model(input_ids=step[0], attention_mask=step[1])
+
+    side_by_side(run, steps, processor._lanes)
+    if steps[0][0].is_cuda:
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def all_cores() -> Iterator[None]:
+    """Let torch share each call among all cores, as it does by itself."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(cores_here())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def run_model_step_by_step(processor: Embed, steps: Sequence[tuple[Any, Any]]) -> None:
+    """R0 as a bare loop has it: one step after another, each on all cores."""
+    import torch
+
+    with torch.inference_mode(), all_cores():
         for ids, mask in steps:
             processor._model(input_ids=ids, attention_mask=mask)
         if steps[0][0].is_cuda:
@@ -203,8 +238,9 @@ def main() -> None:
     parts = window_texts(processor, work)
     contenders: dict[str, Callable[[], object]] = {
         "R0": lambda: run_model(processor, steps),
+        "step by step": lambda: run_model_step_by_step(processor, steps),
         "processor": lambda: run_processor(processor, texts),
-        "encode": lambda: encoder.encode(parts, show_progress_bar=False),
+        "encode": lambda: encode(encoder, parts),
     }
     seconds, cpu_seconds = measure(contenders, options.repeat)
     tokens = sum(one.cost for one in work.prepared)

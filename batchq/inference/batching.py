@@ -19,6 +19,10 @@ Key = TypeVar("Key", bound=Hashable)
 _LOOK_AHEAD = 16
 
 
+_LEAST_SHARE = 48
+"""Tokens; below that a call costs more than it computes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One call of the model: `members` (indices) in `rows` rows of `width` tokens.
@@ -31,23 +35,27 @@ class Step:
     members: list[int]
 
 
-def packed_steps(lengths: Sequence[int], tokens: int) -> list[Step]:
+def packed_steps(lengths: Sequence[int], tokens: int, lanes: int = 1) -> list[Step]:
     """Steps of at most `tokens` tokens, padding included, longest first.
 
     Something longer than `tokens` gets a step to itself, and nothing is padded to more
     than twice its length. Longest first, so that what does not fit into memory shows
-    at once.
+    at once. For several `lanes` that take them in turn the last ones are smaller, so that
+    none waits long for another.
     """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    left = sum(lengths)
     steps: list[Step] = []
     start = 0
     while start < len(order):
         width = max(1, lengths[order[start]])
-        most = min(len(order), start + max(1, tokens // width))
+        share = tokens if lanes == 1 else min(tokens, max(_LEAST_SHARE, left // (3 * lanes)))
+        most = min(len(order), start + max(1, share // width))
         end = start + 1
         while end < most and 2 * lengths[order[end]] >= width:
             end += 1
         steps.append(Step(width, end - start, order[start:end]))
+        left -= sum(lengths[index] for index in order[start:end])
         start = end
     return steps
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
+from pathlib import Path
 from typing import Any
 
 from batchq.errors import BatchqError, DeviceLost, UsageError
 
 __all__ = [
+    "cores_here",
     "describe_device",
     "import_torch",
     "is_out_of_memory",
@@ -18,6 +21,12 @@ __all__ = [
     "raise_if_lost",
     "use_cores",
 ]
+
+_MOST_CALLS = 16
+"""Calls of one model at a time: Python's part in them takes turns."""
+
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_UNLIMITED = 1 << 20
 
 # As torch words them; it has no type of its own for the memory of CPUs and of MPS.
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "_alloc_failed")
@@ -71,7 +80,7 @@ def describe_device(wanted: str) -> tuple[str, dict[str, Any]]:
     name = pick_device(wanted)
     about: dict[str, Any] = {"device": name, "torch": torch.__version__}
     if not name.startswith("cuda"):
-        cores = use_cores()
+        cores = cores_here()
         return f"{name}, {cores} threads, torch {torch.__version__}", about | {"threads": cores}
     found = torch.cuda.get_device_properties(name)
     about |= {"name": found.name, "memory_bytes": found.total_memory, "cuda": torch.version.cuda}
@@ -79,14 +88,38 @@ def describe_device(wanted: str) -> tuple[str, dict[str, Any]]:
     return f"{name}, {found.name}, {memory}, torch {torch.__version__}", about
 
 
-def use_cores() -> int:
-    """Give torch every core this process may use, unless OMP_NUM_THREADS says how many."""
-    torch = import_torch()
-    if not os.environ.get("OMP_NUM_THREADS"):
-        affinity = getattr(os, "sched_getaffinity", None)
-        torch.set_num_threads(len(affinity(0)) if affinity else os.cpu_count() or 1)
-    threads: int = torch.get_num_threads()
-    return threads
+def use_cores(device: str) -> int:
+    """Share out the cores of this process; how many calls of a model to make at a time.
+
+    On a CPU many, each on as many cores as are left for it, one as a rule. On an
+    accelerator one, and torch may use every core for what it does beside.
+    """
+    cores = cores_here()
+    calls = min(cores, _MOST_CALLS) if device == "cpu" else 1
+    import_torch().set_num_threads(cores // calls)
+    return calls
+
+
+def cores_here() -> int:
+    """Cores that this process may use: its affinity, its container's quota.
+
+    Fewer or more if OMP_NUM_THREADS says so.
+    """
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, min(cores, _quota(_QUOTA)))
+
+
+def _quota(file: Path) -> int:
+    """Cores that a container is allowed, rounded up, as cgroup v2 says: `max 100000`."""
+    try:
+        allowed, period = file.read_text().split()
+        return math.ceil(int(allowed) / int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return _UNLIMITED
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -13,6 +13,7 @@ from batchq.errors import BatchqError, DocumentError, UsageError
 from batchq.inference.base import Document, Output, Prepared
 from batchq.inference.batching import Step, fixed_steps, packed_steps
 from batchq.inference.device import (
+    cores_here,
     import_torch,
     is_out_of_memory,
     load_failed,
@@ -23,6 +24,7 @@ from batchq.inference.device import (
 )
 from batchq.inference.digests import file_digests
 from batchq.inference.embedding_model import EmbeddingModel, read_embedding_model
+from batchq.inference.lanes import side_by_side
 from batchq.inference.model_files import shaping_files
 from batchq.inference.tokens import Row, Tokenizer
 from batchq.inference.vectors import pool, shortest_floats
@@ -35,10 +37,13 @@ DEFAULT_MODEL = "all-MiniLM-L6-v2"
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _BATCHINGS = ("packed", "fixed")
-# Small steps pad less, and a CPU gains nothing from larger ones; an accelerator does.
 _STEP = 1_024
+# Small steps pad less, and a core gains nothing from larger ones; an accelerator does.
+_CORE_STEP = 512
 _ACCELERATOR_STEP = 8_192
 _STEPS_A_BATCH = 8
+# So many steps a batch that no core waits long for another's last one.
+_STEPS_A_CORE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +105,14 @@ class Embed:
         self._model_folder = model_folder
         self._tokenizer_lock = threading.Lock()
         self._device = "cpu"
+        self._lanes = 1
         self._model: Any = None
         self._about: dict[str, Any] = {}
 
     @property
     def batch_tokens(self) -> int:
         """Tokens that `infer` likes to be given at once: several steps, to sort them."""
-        return _STEPS_A_BATCH * self._step_tokens
+        return max(_STEPS_A_BATCH, _STEPS_A_CORE * self._lanes) * self._step_tokens
 
     @property
     def model_path(self) -> Path:
@@ -170,7 +176,7 @@ class Embed:
         torch = import_torch()
         facts = self._facts
         self._device = pick_device(device)
-        threads = use_cores()
+        self._lanes = use_cores(self._device)
         import transformers
 
         # The bar would be one more writer to a terminal that is drawn on already.
@@ -192,12 +198,12 @@ class Embed:
             raise load_failed(self._found.name, error) from error
         self._model = model
         self._tokenizer()
-        if self._given_step_tokens is None and not self._fixed and self._device != "cpu":
-            self._step_tokens = _ACCELERATOR_STEP
+        if self._given_step_tokens is None and not self._fixed:
+            self._step_tokens = _CORE_STEP if self._device == "cpu" else _ACCELERATOR_STEP
         self._about = {
             "device": self._device,
             "device_name": _device_name(self._device),
-            "threads": threads,
+            "threads": cores_here(),
             "attention": model.config._attn_implementation,
             "torch": torch.__version__,
             "transformers": transformers.__version__,
@@ -288,25 +294,16 @@ class Embed:
 
         extra = self._tokenizer().extra
         lengths = [end - start + extra for _, start, end in rows]
-        torch = import_torch()
         left = list(range(len(rows)))
         order: list[int] = []
         parts: list[Any] = []
         shapes: list[tuple[int, int]] = [(0, 0)] * len(rows)
         while left:
             steps = self._steps([lengths[index] for index in left])
-            failed: Step | None = None
-            for step in steps:
+            made, failed = self._try([rows[index] for index in left], steps)
+            for step, part in made:
                 members = [left[member] for member in step.members]
-                try:
-                    with torch.inference_mode():
-                        parts.append(self._step([rows[index] for index in members], step))
-                except Exception as error:
-                    raise_if_lost(error)
-                    if not is_out_of_memory(error):
-                        raise
-                    failed = step
-                    break
+                parts.append(part)
                 order += members
                 for index in members:
                     shapes[index] = (step.rows, step.width)
@@ -316,20 +313,40 @@ class Embed:
             self._shrink(failed, alone=alone)
             ran = set(order)
             left = [index for index in left if index not in ran]
-        pooled = torch.cat(parts).cpu().numpy()
+        pooled = import_torch().cat(parts).cpu().numpy()
         result = numpy.empty_like(pooled)
         result[order] = pooled
         return result, shapes
 
+    def _try(
+        self, rows: Sequence[Row], steps: Sequence[Step]
+    ) -> tuple[list[tuple[Step, Any]], Step | None]:
+        """Those steps that ran, with their vectors, and one that did not fit into memory."""
+        outcomes = side_by_side(lambda step: self._step(rows, step), steps, self._lanes)
+        failed: Step | None = None
+        made = []
+        for step, outcome in zip(steps, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                raise_if_lost(outcome)
+                if not is_out_of_memory(outcome):
+                    raise outcome
+                failed = failed or step
+            elif outcome is not None:
+                made.append((step, outcome))
+        return made, failed
+
     def _steps(self, lengths: Sequence[int]) -> list[Step]:
         if self._fixed:
             return fixed_steps(lengths, self._step_tokens, self._facts.max_tokens)
-        return packed_steps(lengths, self._step_tokens)
+        return packed_steps(lengths, self._step_tokens, self._lanes)
 
     def _shrink(self, failed: Step, *, alone: bool) -> None:
-        """After a step that did not fit: smaller ones from now on, if there are any."""
+        """After a step that did not fit: smaller ones from now on, or one at a time."""
         if not self._fixed and failed.rows > 1:
             self._step_tokens = max(1, failed.rows // 2 * failed.width)
+            return
+        if self._lanes > 1:
+            self._lanes = 1
             return
         where = (
             f"{failed.rows} x {failed.width} tokens do not fit into the memory of {self._device}"
@@ -340,14 +357,16 @@ class Embed:
         raise MemoryError(where)
 
     def _step(self, rows: Sequence[Row], step: Step) -> Any:
-        """Pooled vectors of `rows`, on the device, in float32."""
+        """Pooled vectors of the step's members, on the device, in float32."""
         torch = import_torch()
-        ids, lengths = self._tokenizer().padded(rows, step)
-        on_device = torch.from_numpy(ids).to(self._device, non_blocking=True)
-        counts = torch.from_numpy(lengths).to(self._device, non_blocking=True)
-        mask = torch.arange(step.width, device=self._device)[None, :] < counts[:, None]
-        hidden = self._model(input_ids=on_device, attention_mask=mask.long())[0].float()
-        return pool(hidden, mask, counts, self._facts.pooling)[: len(rows)]
+        members = [rows[member] for member in step.members]
+        ids, lengths = self._tokenizer().padded(members, step)
+        with torch.inference_mode():
+            on_device = torch.from_numpy(ids).to(self._device, non_blocking=True)
+            counts = torch.from_numpy(lengths).to(self._device, non_blocking=True)
+            mask = torch.arange(step.width, device=self._device)[None, :] < counts[:, None]
+            hidden = self._model(input_ids=on_device, attention_mask=mask.long())[0].float()
+            return pool(hidden, mask, counts, self._facts.pooling)[: len(members)]
 
 
 def _require_one_of(name: str, value: str, known: Sequence[str]) -> None:

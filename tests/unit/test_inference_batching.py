@@ -48,6 +48,20 @@ def test_nothing_is_padded_to_more_than_twice_its_length(costs: list[int], budge
         assert 2 * min(costs[member] for member in step.members) >= step.width
 
 
+@given(lengths, st.integers(1, 2_000), st.integers(2, 16))
+def test_for_several_lanes_the_last_steps_are_small(
+    costs: list[int], budget: int, lanes: int
+) -> None:
+    """No lane is left with more than its share of what remains, if that can be cut at all."""
+    steps = packed_steps(costs, budget, lanes)
+    assert sorted(member for step in steps for member in step.members) == list(range(len(costs)))
+    left = sum(costs)
+    for step in steps:
+        share = min(budget, max(48, left // (3 * lanes)))
+        assert step.rows == 1 or step.rows * step.width <= share
+        left -= sum(costs[member] for member in step.members)
+
+
 def test_packed_steps_begin_with_the_longest() -> None:
     """What does not fit into memory shows in the first step."""
     widths = [step.width for step in packed_steps([5, 250, 70, 9, 120], 256)]

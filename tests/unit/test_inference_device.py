@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from batchq.errors import DeviceLost, ExitCode, UsageError
-from batchq.inference.device import is_out_of_memory, pick_device, raise_if_lost, use_cores
+from batchq.inference import device
+from batchq.inference.device import (
+    cores_here,
+    is_out_of_memory,
+    pick_device,
+    raise_if_lost,
+    use_cores,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -68,14 +77,54 @@ def test_a_device_that_is_not_there_is_refused_by_name(wanted: str) -> None:
     assert "auto" in (raised.value.hint or "")
 
 
-def test_torch_gets_every_core_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All cores of the affinity mask, or what OMP_NUM_THREADS left torch with."""
+@pytest.fixture
+def given_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Sets how many cores there are, and puts torch's threads back afterwards."""
     before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        monkeypatch.setenv("OMP_NUM_THREADS", "1")
-        assert use_cores() == 1
-        monkeypatch.delenv("OMP_NUM_THREADS")
-        assert use_cores() == len(os.sched_getaffinity(0))
-    finally:
-        torch.set_num_threads(before)
+    yield lambda cores: monkeypatch.setenv("OMP_NUM_THREADS", str(cores))
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("cores", "calls", "threads"), [(1, 1, 1), (6, 6, 1), (64, 16, 4)])
+def test_a_cpu_runs_a_call_a_core_up_to_a_bound(
+    given_cores: Callable[[int], None], cores: int, calls: int, threads: int
+) -> None:
+    """Torch has as many threads for each as are left; none stays idle."""
+    given_cores(cores)
+    assert use_cores("cpu") == calls
+    assert torch.get_num_threads() == threads
+
+
+def test_an_accelerator_runs_one_call_and_torch_has_every_core(
+    given_cores: Callable[[int], None],
+) -> None:
+    """For what it does on the CPU meanwhile."""
+    given_cores(6)
+    assert use_cores("cuda") == 1
+    assert torch.get_num_threads() == 6
+
+
+def test_the_cores_are_those_of_the_affinity_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the container has fewer, or OMP_NUM_THREADS says something sensible."""
+    monkeypatch.setattr(device, "_QUOTA", Path("/nowhere/cpu.max"))
+    for nothing in ("", "0", "many"):
+        monkeypatch.setenv("OMP_NUM_THREADS", nothing)
+        assert cores_here() == len(os.sched_getaffinity(0))
+    monkeypatch.setenv("OMP_NUM_THREADS", "7,2")
+    assert cores_here() == 7
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [("50000 100000", 1), ("250000 100000", 3), ("max 100000", 5), ("", 5), ("0 0", 5)],
+)
+def test_a_containers_quota_bounds_the_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quota: str, cores: int
+) -> None:
+    """Threads beyond it would only be made to wait, all of them at once."""
+    file = tmp_path / "cpu.max"
+    file.write_text(f"{quota}\n")
+    monkeypatch.setattr(device, "_QUOTA", file)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(5)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert cores_here() == cores
