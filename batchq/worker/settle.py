@@ -18,6 +18,7 @@ from typing import TypeVar
 from batchq.clock import random_fraction
 from batchq.errors import LedgerUnreachable
 from batchq.lease import Failure, ReleaseReason
+from batchq.ledger.base import Committed
 from batchq.redact import printable, redact
 from batchq.result import Result
 from batchq.store.verified import Written
@@ -153,9 +154,7 @@ class Settler:
             )
             for completed in self._results
         ]
-        began = self._clock.monotonic()
-        committed = self._ask(lambda: self._ledger.commit(self._registration.name, results))
-        self._pace.flush_done(len(results), self._clock.monotonic() - began)
+        committed = self._ask(lambda: self._measured(results))
         accepted, fenced = set(committed.accepted), set(committed.fenced)
         self.accepted += len(accepted)
         done, self._results = self._results, []
@@ -167,6 +166,13 @@ class Settler:
             "adopted",
             (c.work for c in done if c.written.adopted and c.work.item.id in accepted),
         )
+
+    def _measured(self, results: Sequence[Result]) -> Committed:
+        """A commit, and how long the ledger took; one that it did not answer says nothing."""
+        began = self._clock.monotonic()
+        committed = self._ledger.commit(self._registration.name, results)
+        self._pace.flush_done(len(results), self._clock.monotonic() - began)
+        return committed
 
     def _fail(self, outcomes: Sequence[_Failed]) -> None:
         if not outcomes:

@@ -13,9 +13,10 @@ import pytest
 from batchq.clock import ManualClock, SystemClock
 from batchq.errors import DeviceLost, ExitCode, LedgerUnreachable, StoreUnusable
 from batchq.lease import ReleaseReason, new_token
-from batchq.ledger.base import Role, WorkerState
+from batchq.ledger.base import Committed, Role, WorkerState
 from batchq.notice.base import Notice
-from batchq.result import Envelope
+from batchq.result import Envelope, Stored
+from batchq.store.verified import Written
 from batchq.worker import pipeline, settle
 from batchq.worker.claim import Claimer
 from batchq.worker.holdings import Holdings, Work
@@ -74,6 +75,34 @@ def test_a_drain_asks_a_silent_ledger_until_its_time_is_over(
     assert asked[:6] == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5]
     assert 29.0 <= asked[-1] <= 29.5
     assert kit.tallies.leased == 0
+
+
+def test_an_outage_does_not_count_as_the_cost_of_a_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or the next flushes would be put off, and a person told that the ledger is slow."""
+    monkeypatch.setattr(settle, "random_fraction", lambda: 0.5)
+    clock = ManualClock(monotonic=0.0)
+    kit = Kit.of(numbered(1), clock=clock)
+    parts, holdings, halt = kit.parts(), Holdings(), threading.Event()
+    lease = kit.ledger.claim(parts.registration.name, new_token(), 1, alone=True)
+    assert lease is not None
+    settler = Settler(parts, holdings, halt, lambda: False, lambda: None)
+    (work,) = holdings.take(lease)
+    settler.completed(work, Written(Stored("key", 0, 1, "0" * 64), False, False, empty=False))
+    commit = kit.ledger.commit
+
+    def silent_for_half_a_minute(*arguments: Any) -> Committed:
+        if clock.monotonic() < 29.0:
+            raise LedgerUnreachable("no route to host")
+        halt.set()
+        clock.advance(0.25)
+        return commit(*arguments)
+
+    kit.ledger.commit = silent_for_half_a_minute  # type: ignore[assignment,method-assign]
+    settler.run()
+    assert settler.accepted == 1
+    assert parts.pace.flush_share(100.0) == 0.0025
 
 
 def test_a_drain_that_ends_without_an_answer_still_makes_its_last_call(
