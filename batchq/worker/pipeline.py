@@ -48,7 +48,7 @@ ERROR_WINDOW_S = 5.0
 """After an error, how long results that are already made may take to be committed."""
 
 HOPELESS_AFTER = 20
-"""So many unexpected errors before any success are the processor's, not the documents'."""
+"""So many unexpected failures without an output are the processor's, not the documents'."""
 
 
 class Pipeline:
@@ -71,14 +71,20 @@ class Pipeline:
         self._on_device: Sequence[Work] = ()
         self._on_device_since = 0.0
         self._in_hand: set[Work] = set()
-        self._successes = 0
-        self._faults = 0
+        self._outputs = _Counter()
+        self._faults = _Counter()
         self.claimer = Claimer(
             parts, self.holdings, self._closing, self._hand_out, self.reaped, self._step
         )
         self.settler = Settler(parts, self.holdings, self._halt, self._closing_early, self._step)
         self._putter = Putter(
-            parts, self.holdings, self.settler, self._halt, self._closing_early, self._step
+            parts,
+            self.holdings,
+            self.settler,
+            self._halt,
+            self._closing_early,
+            self._step,
+            self._spoilt,
         )
 
     # -- from outside ------------------------------------------------------------
@@ -306,26 +312,31 @@ class Pipeline:
             outputs = self._processor.infer([work.prepared for work in batch if work.prepared])
         except (DocumentError, ProcessorFault) as error:
             return error.with_traceback(None)
-        self._successes += len(batch)
+        self._outputs.add(len(batch))
         for work, output in zip(batch, outputs, strict=True):
             self.holdings.unload(work)
             self._putter.made(work, output)
         return None
 
+    def _spoilt(self, work: Work, fault: ProcessorFault) -> None:
+        """What the device gave for `work` cannot be stored."""
+        self._outputs.add(-1)
+        self._charge(work, fault)
+
     def _charge(self, work: Work, fault: ProcessorFault) -> None:
-        self._faults += 1
-        if self._successes == 0 and self._faults >= HOPELESS_AFTER:
-            raise BatchqError(
-                f"the processor failed on each of the first {self._faults} documents; "
-                f"the last error was {fault}",
-                hint="mend the processor and start the worker again; each of these "
-                "documents was charged one failure",
-            )
         self.settler.failed(work, fault.cause, str(fault), final=False)
+        self._faults.add(1)
+        faults = self._faults.value()
+        if self._outputs.value() <= 0 and faults >= HOPELESS_AFTER:
+            raise BatchqError(
+                f"the processor failed {faults} times and gave no output; the last error: {fault}",
+                hint="mend the processor and start the worker again; each time was charged to a "
+                "document, and `batchq retry` sends back what has ended by that",
+            )
 
 
 class _Counter:
-    """How many items lie before the device; moved by several threads."""
+    """A number that several threads move."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -22,6 +22,7 @@ from batchq.result import Envelope
 from batchq.store.base import StoreError
 from batchq.store.layout import Made
 from batchq.store.verified import BrokenObject
+from batchq.worker.guarded import ProcessorFault
 from batchq.worker.holdings import Holdings, Work
 from batchq.worker.parts import Parts
 from batchq.worker.settle import Settler
@@ -103,8 +104,8 @@ class Gather:
 class Putter:
     """`made` may be called from any thread; `run` is the stage, in several.
 
-    `hurried` says that nothing must wait any more. `step` is called when a put is over.
-    `provenance` goes into every result.
+    `hurried` says that nothing must wait any more. `step` is called when a put is over,
+    `spoilt` for an output that is no JSON. `provenance` goes into every result.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Putter:
         halt: threading.Event,
         hurried: Callable[[], bool],
         step: Callable[[], None],
+        spoilt: Callable[[Work, ProcessorFault], None],
     ) -> None:
         self._parts = parts
         self._holdings = holdings
@@ -122,6 +124,7 @@ class Putter:
         self._halt = halt
         self._hurried = hurried
         self._step = step
+        self._spoilt = spoilt
         self._made: queue.SimpleQueue[tuple[Work, Output]] = queue.SimpleQueue()
         self._gather = Gather(
             parts.clock,
@@ -152,7 +155,7 @@ class Putter:
         try:
             made = self._parts.layout.make(work.item, self._envelope(work, output))
         except (ValueError, TypeError, RecursionError) as error:
-            self._settler.failed(work, "output_invalid", f"not JSON: {error}", final=False)
+            self._spoilt(work, ProcessorFault("output_invalid", f"not JSON: {error}"))
             return
         self._gather.add(Waiting(work, made))
         work.made = True

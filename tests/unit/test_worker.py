@@ -12,7 +12,7 @@ import pytest
 
 from batchq.clock import ManualClock, SystemClock
 from batchq.errors import BatchqError, DeviceLost, ExitCode
-from batchq.inference.base import Prepared
+from batchq.inference.base import Output, Prepared
 from batchq.item import Item, item_key
 from batchq.lease import Lease
 from batchq.ledger.base import Committed, Counts, Role, Run, WorkerState
@@ -133,6 +133,17 @@ def test_a_broken_processor_stops_the_worker_and_not_the_documents() -> None:
     kit.processor.before_batch = choke
     with pytest.raises(BatchqError, match="no kernel image"):
         kit.work()
+    assert kit.tallies.dead_lettered == 0
+    assert (kit.tallies.leased, kit.tallies.ready) == (0, 500)
+
+
+def test_a_processor_whose_outputs_cannot_be_stored_is_broken_too() -> None:
+    """A model that gives NaN for everything must not cost a run its documents."""
+    kit = Kit.of(numbered(500))
+    kit.processor.infer = lambda batch: [Output(float("nan"), 1, 1) for _ in batch]  # type: ignore[method-assign]
+    with pytest.raises(BatchqError, match="gave no output") as broken:
+        kit.work()
+    assert "retry" in str(broken.value.hint)
     assert kit.tallies.dead_lettered == 0
     assert (kit.tallies.leased, kit.tallies.ready) == (0, 500)
 
