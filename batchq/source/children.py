@@ -267,12 +267,15 @@ class _Child:
     def _wait_for(self, fd: int, event: int) -> None:
         poller = select.poll()
         poller.register(fd, event)
-        while (left := self._deadline - self._clock.monotonic()) > 0:
-            if poller.poll(min(left, _LOOK_S) * 1000):
+        while True:
+            left = self._deadline - self._clock.monotonic()
+            # Also when time is over: this process may have been stopped itself meanwhile.
+            if poller.poll(max(0.0, min(left, _LOOK_S)) * 1000):
                 return
+            if left <= 0:
+                raise _Ended(timed_out=True)
             # Only a living process tells: see what it grows to before it ends.
             self._seen_peak = max(self._seen_peak, frames.peak_memory(self._process.pid))
-        raise _Ended(timed_out=True)
 
 
 def _environment() -> dict[str, str]:

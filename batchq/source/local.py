@@ -8,6 +8,7 @@ import os
 import stat
 
 from batchq.errors import DocumentError
+from batchq.source.base import SourceUnavailable
 from batchq.source.names import from_locator
 
 __all__ = ["LocalReader", "document_error", "open_regular"]
@@ -25,6 +26,15 @@ _NO_FILE = {
 }
 """What opening something else than a regular file fails with. Asking again cannot help."""
 
+_NO_ANSWER = frozenset(
+    (
+        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+        *(errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNRESET, errno.ECONNABORTED),
+    )
+)
+"""This machine is out of something, or does not reach the server that it has mounted."""
+
 
 class LocalReader:
     """Reads `file:///` locators. Safe for threads; holds nothing open between calls."""
@@ -32,7 +42,7 @@ class LocalReader:
     def fingerprint(self, locator: str) -> tuple[str, int]:
         """The source version (`sha256:<hex>`) and size in bytes, in one pass.
 
-        Raises DocumentError: `source_missing`, `source_unreadable`.
+        Raises DocumentError: `source_missing`, `source_unreadable`; SourceUnavailable.
         """
         try:
             fd, size = open_regular(locator)
@@ -56,7 +66,8 @@ class LocalReader:
         """The bytes, proven to be those of `source_version`.
 
         Raises DocumentError: `source_missing`, `source_changed`, `too_large` (above
-        `limit` bytes), each final; `source_unreadable`, which is not.
+        `limit` bytes), each final; `source_unreadable`, which is not. SourceUnavailable where
+        the error is none of the document's.
         """
         try:
             fd, size = open_regular(locator)
@@ -101,8 +112,13 @@ def open_regular(locator: str) -> tuple[int, int]:
     return fd, status.st_size
 
 
-def document_error(locator: str, error: OSError) -> DocumentError:
-    """What an error of the file system says of the document."""
+def document_error(locator: str, error: OSError) -> DocumentError | SourceUnavailable:
+    """What an error of the file system says: of the document, or of nothing but the machine."""
+    if error.errno in _NO_ANSWER:
+        return SourceUnavailable(
+            f"{locator}: {(error.strerror or str(error)).lower()}",
+            hint="see `ulimit -n`, the memory and the mounts of this machine",
+        )
     if error.errno in _NO_FILE:
         reason = _NO_FILE[error.errno]
         return DocumentError("source_changed", f"{locator} is {reason}", final=True)

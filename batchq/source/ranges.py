@@ -28,7 +28,7 @@ class Ranges(Protocol):
 
 
 class LocalRanges:
-    """A file of this machine, as it was when it was opened. Raises DocumentError."""
+    """A file of this machine, as it was when it was opened. Raises as `Ranges.read` does."""
 
     def __init__(self, locator: str) -> None:
         self._locator = locator

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from batchq.clock import SystemClock
 from batchq.errors import BatchqError, DocumentError
 from batchq.source.extract import ExtractLimits, Extractor
 from tests.unit.pdfs import pdf, text_page
@@ -160,6 +161,35 @@ def test_a_process_that_hangs_is_killed_after_the_wall_limit() -> None:
             assert extractor.extract(PAGE, "docs/a.html")[1] == "hello"
             [child] = processes()
             child.suspend()
+
+
+class Stopped(SystemClock):
+    """Of a process that is stopped for an hour while it waits for the answer to a request."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        self.readings += 1
+        # The deadline, the sending, and then.
+        if self.readings == 3:
+            time.sleep(0.5)
+            self.ahead = 3600.0
+        return super().monotonic() + self.ahead
+
+
+def test_an_answer_that_came_while_this_process_was_stopped_counts() -> None:
+    """A laptop that sleeps, or a debugger: no document is charged for that."""
+    clock = Stopped()
+    extractor = Extractor(ExtractLimits(processes=1, wall_s=5.0), clock=clock)
+    try:
+        extractor.extract(PAGE, "docs/a.html")
+        clock.readings, clock.ahead = 0, 0.0
+        assert extractor.extract(PAGE, "docs/a.html")[1] == "hello"
+        assert clock.ahead
+    finally:
+        extractor.close()
 
 
 def test_a_document_that_takes_too_much_cpu_is_ended_by_the_kernel() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import socket
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from batchq.errors import DocumentError
+from batchq.source.base import SourceUnavailable
 from batchq.source.local import CHUNK, LocalReader
 from batchq.source.names import to_locator
+from batchq.source.ranges import LocalRanges
 from tests.unit.test_source_directory import anyones, without_privileges
 
 __all__ = ["anyones"]
@@ -160,3 +163,24 @@ def test_threads_share_a_reader(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT])
+def test_an_error_of_the_machine_is_not_charged_to_the_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Too few descriptors here, or a server that is away, would cost a run its documents."""
+    (tmp_path / "a").write_bytes(b"one")
+    locator = located(tmp_path / "a")
+
+    def refused(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refused)
+    for ask in (
+        READER.fingerprint,
+        lambda each: READER.read(each, version_of(b"one"), 100),
+        LocalRanges,
+    ):
+        with pytest.raises(SourceUnavailable, match=os.strerror(number).lower()):
+            ask(locator)
