@@ -131,6 +131,8 @@ class _Doctor:
                 raise
             return Finding(name, Health.OK, f"{url} is not there yet; enqueue creates it")
         self._run = self._ledger.find_run(self._config.run)
+        # Nobody's sign of life changes nothing, and is refused where nothing can be written.
+        self._ledger.beat(f"doctor-{random_hex()}", self._config.lease_ttl)
         run = "no run" if self._run is None else "the run"
         return Finding(name, Health.OK, f"{url} answers, its schema fits, {run} is there")
 

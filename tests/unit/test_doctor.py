@@ -24,6 +24,9 @@ from tests.faults.faulty_store import FaultyStore, ReadFault
 from tests.faults.strict_s3 import Honesty
 from tests.s3 import BUCKET, strict_server
 from tests.unit.model_folders import write_model
+from tests.unit.test_source_directory import anyones, without_privileges
+
+__all__ = ["anyones"]
 
 OK, WARN, FAIL = Health.OK, Health.WARN, Health.FAIL
 
@@ -176,6 +179,22 @@ BROKEN: list[tuple[str, ExitCode, Callable[[Clinic], dict[str, Any]]]] = [
     ("model", ExitCode.ERROR, lambda c: {"processor": "embed", "model": f"{c.folder}/absent"}),
     ("notices", ExitCode.USAGE, lambda _: {"notice": "sqs"}),
 ]
+
+
+def test_a_ledger_that_can_only_be_read_is_not_enough(
+    anyones: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's: `status` works there, and a worker would not."""
+    monkeypatch.setattr(wiring, "describe_device", lambda wanted: (wanted, {"device": wanted}))
+    clinic = Clinic(anyones)
+    clinic.create_run()
+    (anyones / "results").chmod(0o777)
+    anyones.chmod(0o555)
+    with without_privileges():
+        found = clinic.examine()
+    anyones.chmod(0o755)
+    assert failing(found) == {"ledger": ExitCode.ACCESS_DENIED}
+    assert "write access" in str(found["ledger"].advice)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,8 @@ class Sqlite:
         if name.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
             return AccessDenied(
                 f"the ledger {self.path} cannot be written: {said}",
-                hint="give this user write access to the file and to its folder",
+                hint="give this user write access to the file, to those beside it that end in "
+                "-wal and -shm, and to its folder",
             )
         if name.startswith("SQLITE_CANTOPEN"):
             if os.access(self.path, os.R_OK) and os.access(self.path.parent, os.W_OK | os.X_OK):
