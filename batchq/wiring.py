@@ -93,11 +93,17 @@ def _s3_store(url: str) -> Store:
 
 
 def open_destination(output: str) -> Destination:
-    """Where an export goes: a file, or `s3://bucket/key`, whose server is probed first."""
+    """Where an export goes: a file, or `s3://bucket/key`, whose server is probed first.
+
+    Raises UsageError for what cannot be one, before anything is read for it.
+    """
     from batchq.results import LocalFile, StoreObject
 
     if not output.startswith("s3:"):
-        return LocalFile(Path(output))
+        file = Path(output)
+        if not file.name or file.is_dir():
+            raise UsageError(f"{output!r} names no file", hint="write FOLDER/NAME.jsonl")
+        return LocalFile(file)
     folder, _, name = output.rpartition("/")
     if folder in ("s3:", "s3:/") or not name:
         raise UsageError(f"{redact(output)} names no object", hint="write s3://BUCKET/NAME.jsonl")

@@ -57,6 +57,8 @@ def text(expected: str, pattern: str) -> Kind:
     def parse(value: object) -> str:
         if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
             raise ValueError
+        # An environment variable may hold any bytes; they become half surrogate pairs.
+        value.encode()
         return value
 
     return Kind(expected, parse)

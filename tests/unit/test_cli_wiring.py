@@ -131,6 +131,10 @@ def test_an_export_goes_to_a_file_or_to_an_object_of_a_bucket(
     for address in (f"s3://{BUCKET}", f"s3://{BUCKET}/exports/", "s3://"):
         with pytest.raises(UsageError, match="names no object"):
             wiring.open_destination(address)
+    (tmp_path / "folder.jsonl").mkdir()
+    for address in ("", ".", "/", "folder.jsonl", "folder.jsonl/"):
+        with pytest.raises(UsageError, match="names no file"):
+            wiring.open_destination(address)
 
 
 def test_a_secret_in_parameters_or_manifest_is_refused_before_it_is_kept(tmp_path: Path) -> None:

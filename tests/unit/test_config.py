@@ -201,6 +201,8 @@ def test_no_text_makes_a_duration_of_another_kind(text: str) -> None:
         ("results", "s3://", "a folder or s3://BUCKET/PREFIX"),
         ("run", "", "1 to 100 characters"),
         ("run", "a\nb", "1 to 100 characters"),
+        ("run", "bytes of an environment \udcff", "1 to 100 characters"),
+        ("results", "bytes of an environment \udcff", "a folder or s3://BUCKET/PREFIX"),
         ("processor", "module:Class:x", "module:Class"),
         ("model", "", "a name, an id or a folder"),
     ],
