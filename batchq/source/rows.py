@@ -21,11 +21,15 @@ from batchq.result import canonical_json
 from batchq.source.base import Extractor, Reader
 from batchq.source.text import clean
 
-__all__ = ["Place", "is_row", "load_document", "place_of", "row_bytes", "row_locator"]
+__all__ = ["Base64", "Place", "is_row", "load_document", "place_of", "row_bytes", "row_locator"]
 
 MEDIA_TYPE = "text/plain"
 
 _MARK = "#table="
+
+
+class Base64(str):
+    """Bytes as JSON says them. They are no text, though they look it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,9 @@ def row_bytes(columns: Mapping[str, Any], text_column: str) -> bytes:
     text = columns[text_column]
     if text is None:
         text = ""
-    if not isinstance(text, str):
-        raise ValueError(f"its column {text_column!r} holds no text but {type(text).__name__}")
+    if not isinstance(text, str) or isinstance(text, Base64):
+        what = "bytes" if isinstance(text, Base64) else type(text).__name__
+        raise ValueError(f"its column {text_column!r} holds no text but {what}")
     others = {name: value for name, value in columns.items() if name != text_column}
     return canonical_json({"columns": others, "text": text})
 

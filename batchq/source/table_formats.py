@@ -14,13 +14,14 @@ import io
 import json
 import math
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from batchq.errors import UsageError
 from batchq.source.ranges import RangeFile, Ranges
+from batchq.source.rows import Base64
 
 __all__ = ["BadRow", "Row", "Table", "kind_of", "open_table"]
 
@@ -202,15 +203,19 @@ class Separated:
 
     def _read_header(self) -> list[str]:
         header = next((fields for _, _, fields in self._records(_HEADER)), [])
-        twice = {name for name in header if header.count(name) > 1}
-        if twice:
-            raise ValueError(f"its header names {sorted(twice)[0]!r} twice")
+        _refuse_twice(header)
         return header
 
     def _columns(self, fields: list[str]) -> dict[str, str]:
         if len(fields) != len(self._header):
             raise ValueError(f"{len(fields)} fields, and the header has {len(self._header)}")
         return dict(zip(self._header, fields, strict=True))
+
+
+def _refuse_twice(names: Sequence[str]) -> None:
+    twice = {name for name, count in Counter(names).items() if count > 1}
+    if twice:
+        raise ValueError(f"its header names {min(twice)!r} twice")
 
 
 # -- Parquet ---------------------------------------------------------------------
@@ -232,6 +237,7 @@ class Parquet:
             self._file = pyarrow.parquet.ParquetFile(RangeFile(file))
         except pyarrow.ArrowInvalid as error:
             raise ValueError(f"not Parquet: {error}") from None
+        _refuse_twice(self._file.schema_arrow.names)
         self._schema = pyarrow.schema(
             [field.with_type(_portable(pyarrow, field.type)) for field in self._file.schema_arrow]
         )
@@ -294,7 +300,7 @@ def _plain(value: Any) -> Any:
         case list() | tuple():
             return [_plain(inner) for inner in value]
         case bytes():
-            return base64.b64encode(value).decode()
+            return Base64(base64.b64encode(value).decode())
         case datetime.date() | datetime.time():
             return value.isoformat()
         case datetime.timedelta():

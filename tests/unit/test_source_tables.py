@@ -359,6 +359,19 @@ def test_a_file_that_is_no_table_is_named(
     assert reason in said
 
 
+def test_text_in_parquet_must_be_text_of_one_column(tmp_path: Path) -> None:
+    """Bytes would be processed as their base64, and of two columns nobody said which."""
+    table = pyarrow.table({"body": pyarrow.array([b"some words"])})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    texts = [pyarrow.array(["one"]), pyarrow.array(["two"])]
+    table = pyarrow.Table.from_arrays(texts, names=["body", "body"])
+    pyarrow.parquet.write_table(table, tmp_path / "b.parquet")
+    assert reasons(tmp_path) == {
+        "data/a.parquet#1": "its column 'body' holds no text but bytes",
+        "data/b.parquet": "its header names 'body' twice",
+    }
+
+
 def test_empty_tables_have_no_rows(tmp_path: Path) -> None:
     """Neither documents nor complaints."""
     (tmp_path / "t.jsonl").write_bytes(b"")
