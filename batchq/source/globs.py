@@ -36,6 +36,9 @@ def _translate(pattern: str, hidden: bool) -> str:
         text += "**"
         anchored = anchored or text.startswith("/")
     parts = [part for part in text.split("/") if part not in ("", ".")]
+    # Twice any number of folders is any number of folders, and nobody need try out which.
+    both = zip(parts, ["", *parts], strict=False)
+    parts = [part for part, before in both if not part == before == "**"]
     if not parts or ".." in parts:
         raise UsageError(
             f"pattern {pattern!r} matches nothing below a folder",
@@ -59,24 +62,32 @@ def _translate(pattern: str, hidden: bool) -> str:
 
 
 def _translate_name(part: str, pattern: str) -> str:
-    regex = ""
+    """What lies between two stars is looked for once, as near as it is to be found.
+
+    No later place could do better, and to try each out takes exponential time.
+    """
+    pieces = [""]
     index = 0
     while index < len(part):
         character = part[index]
         index += 1
         if character == "*":
-            regex += "[^/]*"
+            pieces.append("")
         elif character == "?":
-            regex += "[^/]"
+            pieces[-1] += "[^/]"
         elif character == "[":
             end = part.find("]", index + 2 if part[index : index + 1] == "!" else index + 1)
             if end < 0:
                 raise UsageError(f"pattern {pattern!r} has a '[' without its ']'")
-            regex += _translate_class(part[index:end])
+            pieces[-1] += _translate_class(part[index:end])
             index = end + 1
         else:
-            regex += re.escape(character)
-    return regex
+            pieces[-1] += re.escape(character)
+    first, *others = pieces
+    if not others:
+        return first
+    between = "".join(f"(?>[^/]*?{piece})" for piece in others[:-1] if piece)
+    return f"{first}{between}[^/]*{others[-1]}"
 
 
 def _translate_class(inside: str) -> str:

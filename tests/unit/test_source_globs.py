@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
+import time
+
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from batchq.errors import UsageError
 from batchq.source.globs import matcher
@@ -42,6 +47,13 @@ MATCHES = [
     ("a\n*", "a\nb", True),
     ("-*", "-rf", True),
     ("e\u0301*", "été", True),
+    ("*a*b", "xaxbxb", True),
+    ("*ab*b", "aab", False),
+    ("a*?*c", "abc", True),
+    ("a**c", "abc", True),
+    ("*[ab]*[!a]", "bab", True),
+    ("**/**/a", "x/y/z/a", True),
+    ("a/**/**", "a/b/c", True),
 ]
 
 
@@ -84,3 +96,21 @@ def test_a_pattern_that_can_match_nothing_is_refused(pattern: str) -> None:
     """A pattern with a mistake in it is no silent way to enqueue nothing."""
     with pytest.raises(UsageError, match="pattern"):
         matcher([pattern], hidden=False)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*a" * 20 + "*b", "*" * 40 + "b", "**/" * 12 + "b/c", "a*/" * 9]
+)
+def test_no_pattern_takes_more_than_a_moment(pattern: str) -> None:
+    """Each star could stand for anything, which need not be tried out."""
+    matches = matcher([pattern], hidden=False)
+    began = time.process_time()
+    assert not matches("/".join(["a" * 120] * 30))
+    assert time.process_time() - began < 1
+
+
+@given(st.text("ab*?", min_size=1, max_size=9), st.text("ab", min_size=1, max_size=9))
+def test_within_a_name_a_pattern_means_what_it_means_to_python(pattern: str, name: str) -> None:
+    """Which knows of no folders."""
+    assume(pattern != "**")
+    assert matcher([pattern], hidden=True)(name) is fnmatch.fnmatchcase(name, pattern)
