@@ -25,6 +25,9 @@ HOLD_SECONDS = 20.0
 FIRST_CLAIM = 64
 MAX_CLAIM = 1_000
 MAX_HOLD = 4_096
+MAX_HOLD_BYTES = 256 * 1024 * 1024
+"""Of results as they are stored, in the hands of a store that takes them slower than they come."""
+
 MIN_HOLD_BATCHES = 3
 HOLD_LOST = 100
 """Ten leases of what was lost before."""
@@ -96,6 +99,7 @@ class Pace:
         self._lock = threading.Lock()
         self._seconds_per_item = _Average()
         self._batch_items = _Average()
+        self._result_bytes = _Average()
         self._flush_seconds = _Average()
         self._flushed_items = _Average()
         self._flush_total = 0.0
@@ -107,6 +111,11 @@ class Pace:
         with self._lock:
             self._seconds_per_item.add(seconds / max(1, items))
             self._batch_items.add(items)
+
+    def made(self, size: int) -> None:
+        """A result takes `size` bytes to store."""
+        with self._lock:
+            self._result_bytes.add(size)
 
     def seconds_for_batch(self, items: int) -> float:
         """How long the device will take for so many; 0 where none was measured."""
@@ -150,7 +159,8 @@ class Pace:
     def hold(self, *, lost_before: bool = False) -> int:
         """How many items to have in hand: never so few that the device waits.
 
-        Few if one of them was `lost_before` with its worker: all that is held when it strikes
+        But no more than there is room for, should all their results wait for the store. Few
+        if one of them was `lost_before` with its worker: all that is held when it strikes
         again is worked on alone from then on.
         """
         return min(HOLD_LOST, self._hold()) if lost_before else self._hold()
@@ -159,11 +169,12 @@ class Pace:
         with self._lock:
             per_item = self._seconds_per_item.value
             batch = self._batch_items.value or 0.0
+            size = self._result_bytes.value or 1.0
         if per_item is None:
             return FIRST_CLAIM
         seconds = min(HOLD_SECONDS, self._window_s)
         enough = max(seconds / max(per_item, 1e-6), MIN_HOLD_BATCHES * batch)
-        return max(2, min(MAX_HOLD, int(enough)))
+        return max(2, min(MAX_HOLD, int(MAX_HOLD_BYTES / size), int(enough)))
 
     def claim_size(self, counts: Counts | None) -> int:
         """How many items the next claim asks for.

@@ -157,6 +157,7 @@ class Putter:
         except (ValueError, TypeError, RecursionError) as error:
             self._spoilt(work, ProcessorFault("output_invalid", f"not JSON: {error}"))
             return
+        self._parts.pace.made(len(made.data))
         self._gather.add(Waiting(work, made))
         work.made = True
 

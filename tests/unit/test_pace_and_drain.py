@@ -12,7 +12,14 @@ from batchq.ledger.history import FINISHED, uptime
 from batchq.notice.base import Notice
 from batchq.notice.signals import SignalSource
 from batchq.worker.drain import DEFAULT_WINDOW_S, Drain, shortest_window, usable
-from batchq.worker.pace import FIRST_CLAIM, MAX_HOLD, Pace, poll_interval, young_interval
+from batchq.worker.pace import (
+    FIRST_CLAIM,
+    MAX_HOLD,
+    MAX_HOLD_BYTES,
+    Pace,
+    poll_interval,
+    young_interval,
+)
 
 
 def counts(ready: int, workers: int) -> Counts:
@@ -35,6 +42,20 @@ def test_the_first_claim_is_small_and_later_ones_follow_the_rate() -> None:
     fast = Pace()
     fast.batch_done(items=1_000, seconds=0.1)
     assert fast.hold() == MAX_HOLD
+
+
+def test_of_large_results_no_more_are_held_than_there_is_room_for() -> None:
+    """A store that is slower than the device would otherwise fill the memory with them."""
+    pace = Pace()
+    pace.batch_done(items=1_000, seconds=0.1)
+    pace.made(5_000)
+    assert pace.hold() == MAX_HOLD
+    for _ in range(50):
+        pace.made(4 * 1024 * 1024)
+    assert pace.hold() == pytest.approx(MAX_HOLD_BYTES / (4 * 1024 * 1024), abs=1)
+    for _ in range(50):
+        pace.made(2 * MAX_HOLD_BYTES)
+    assert pace.hold() == 2
 
 
 def test_a_large_fleet_asks_less_often_for_work_that_is_not_there() -> None:
