@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -14,9 +16,10 @@ import pytest
 
 from tests.faults.strict_s3 import StrictS3
 
-__all__ = ["BUCKET", "moto_bucket", "point_sdk_at", "strict_server"]
+__all__ = ["BUCKET", "SECRET", "moto_bucket", "point_sdk_at", "policy", "strict_server"]
 
 BUCKET = "bucket"
+SECRET = "test-secret"
 
 
 def point_sdk_at(url: str, patch: pytest.MonkeyPatch, *, key: str = "test") -> None:
@@ -24,7 +27,7 @@ def point_sdk_at(url: str, patch: pytest.MonkeyPatch, *, key: str = "test") -> N
     for name, value in {
         "AWS_ENDPOINT_URL_S3": url,
         "AWS_ACCESS_KEY_ID": key,
-        "AWS_SECRET_ACCESS_KEY": "test-secret",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_CONFIG_FILE": "/dev/null",
         "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
@@ -35,10 +38,25 @@ def point_sdk_at(url: str, patch: pytest.MonkeyPatch, *, key: str = "test") -> N
         patch.delenv(name, raising=False)
 
 
+def policy(role: str) -> dict[str, Any]:
+    """As docs/s3.md says to fill it in; documents and results share the tests' bucket."""
+    folder = Path(__file__).parents[1] / "configs" / "iam"
+    text = (folder / f"{role}.json").read_text()
+    for placeholder, value in {
+        "DOCUMENTS-BUCKET": BUCKET,
+        "DOCUMENTS-PREFIX": "docs",
+        "RESULTS-BUCKET": BUCKET,
+        "RESULTS-PREFIX": "results",
+    }.items():
+        text = text.replace(placeholder, value)
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
 @contextmanager
 def strict_server(patch: pytest.MonkeyPatch, **options: Any) -> Iterator[StrictS3]:
     """A strict server with an empty bucket, for the SDK to find; `options` are StrictS3's."""
-    with StrictS3(**options) as server:
+    with StrictS3(**{"secrets": {"test": SECRET}, **options}) as server:
         server.state.create_bucket(BUCKET)
         point_sdk_at(server.url, patch)
         yield server

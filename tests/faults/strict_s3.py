@@ -11,22 +11,23 @@ import base64
 import hashlib
 import re
 import socketserver
+import ssl
 import threading
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from email.message import Message
-from email.utils import formatdate
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from http.server import BaseHTTPRequestHandler
+from functools import cached_property
 from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from tests.faults.http_connection import Headers, HttpConnection
 from tests.faults.iam import allows
+from tests.faults.s3_signature import read_claim
 from tests.faults.s3_state import S3Error, State, Stored
 
 __all__ = ["Fault", "Honesty", "StrictS3"]
@@ -48,6 +49,7 @@ class Fault(StrEnum):
     CUT_BEFORE = "connection cut, nothing done"
     CUT_AFTER = "connection cut, though done"
     CUT_BODY = "connection cut in the middle of the answer"
+    GATEWAY = "404 of a gateway in between, in HTML"
     FLIPPED = "one bit of the answer flipped"
     STORED_TRUNCATED = "half of it stored, and 200"
 
@@ -58,7 +60,14 @@ _ERRORS = {
     Fault.SLOW_DOWN: S3Error(503, "SlowDown", "Please reduce your request rate."),
     Fault.CONFLICT: S3Error(409, "ConditionalRequestConflict", "A conflicting operation."),
 }
-_UNDONE = (Fault.ERROR, Fault.SLOW_DOWN, Fault.CONFLICT, Fault.SILENCE, Fault.CUT_BEFORE)
+_UNDONE = (
+    Fault.ERROR,
+    Fault.SLOW_DOWN,
+    Fault.CONFLICT,
+    Fault.SILENCE,
+    Fault.CUT_BEFORE,
+    Fault.GATEWAY,
+)
 
 
 class Honesty(StrEnum):
@@ -77,6 +86,8 @@ class StrictS3:
 
     `may_list`: whether the anonymous owner has s3:ListBucket; without it an absent object
     reads 403. `policies`: what each access key may do; empty, every key may do all.
+    `secrets`: those of access keys whose signatures are checked. `region`: where the buckets
+    are, if requests signed for another are refused. `tls`: makes it localhost, over TLS.
     `expired`: access keys whose time is over. `archived`: keys of objects in GLACIER.
     `log`: each request's operation and key. `headers`: those of the last request of each
     operation.
@@ -91,22 +102,31 @@ class StrictS3:
         min_part: int = 5 * 1024 * 1024,
         honesty: Honesty = Honesty.HONEST,
         policies: Mapping[str, Mapping[str, Any]] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        region: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.state = State(versioned=versioned, min_part=min_part)
         self.may_list = may_list
         self.page = page
         self.honesty = honesty
         self.policies = dict(policies or {})
+        self.secrets = dict(secrets or {})
+        self.region = region
         self.expired: set[str] = set()
         self.archived: set[str] = set()
         self.log: list[tuple[str, str]] = []
-        self.headers: dict[str, Message] = {}
+        self.headers: dict[str, Headers] = {}
         self.race = threading.Barrier(2)
         self._faults: dict[tuple[str, str | None], deque[Fault]] = defaultdict(deque)
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        host = "http://127.0.0.1"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+            host = "https://localhost"
+        self.url = f"{host}:{self._server.server_address[1]}"
 
     def __enter__(self) -> StrictS3:
         self._thread.start()
@@ -161,8 +181,15 @@ class _Request:
     bucket: str
     key: str
     query: dict[str, str]
-    headers: Message
-    body: bytes = b""
+    headers: Headers
+    body: bytes
+    method: str
+    target: str
+
+    @cached_property
+    def sha256(self) -> bytes:
+        """Of the body."""
+        return hashlib.sha256(self.body).digest()
 
 
 def _operation(method: str, key: str, query: Mapping[str, str]) -> str:
@@ -205,76 +232,55 @@ _ACTIONS = {
 }
 
 
-def _handler(server: StrictS3) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        # Headers and body leave in two writes; Nagle would hold the second one back.
-        disable_nagle_algorithm = True
-
-        def _serve(self) -> None:
-            try:
-                self._answer()
-            except OSError:
-                # The client has hung up, as some of these faults make it do.
-                self.close_connection = True
-
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-        def _answer(self) -> None:
-            address = urlsplit(self.path)
+def _handler(server: StrictS3) -> type[HttpConnection]:
+    class Handler(HttpConnection):
+        def answer(self, method: str, target: str, headers: Headers) -> bool:
+            address = urlsplit(target)
             bucket, _, key = unquote(address.path.lstrip("/")).partition("/")
             query = dict(parse_qsl(address.query, keep_blank_values=True))
             fault = None
             try:
-                body = _received(self.headers, self.rfile)
-                operation = _operation(self.command, key, query)
+                body = _received(headers, self.body(headers))
+                operation = _operation(method, key, query)
                 fault = server.next_fault(operation, key)
-                server.headers[operation] = self.headers
+                server.headers[operation] = headers
                 if fault in _UNDONE:
-                    answer = self._fail(fault)
+                    answer = self._fail(fault, target)
                 else:
-                    request = _Request(operation, bucket, key, query, self.headers, body)
+                    request = _Request(operation, bucket, key, query, headers, body, method, target)
                     if fault is Fault.LATE:
-                        self._await_hangup()
+                        self.await_hangup()
                     answer = _Service(server, request).answer(fault is Fault.STORED_TRUNCATED)
                     if fault in (Fault.ERROR_AFTER, Fault.SILENCE_AFTER, Fault.CUT_AFTER):
-                        answer = self._fail(fault)
+                        answer = self._fail(fault, target)
             except S3Error as error:
-                answer = _error(error, self.path)
-            if answer is not None:
-                self._send(answer, fault)
+                answer = _error(error, target)
+            return answer is not None and self._send(answer, fault, method)
 
-        def _fail(self, fault: Fault) -> _Answer | None:
+        def _fail(self, fault: Fault, target: str) -> _Answer | None:
             if fault in _ERRORS:
-                return _error(_ERRORS[fault], self.path)
+                return _error(_ERRORS[fault], target)
+            if fault is Fault.GATEWAY:
+                return _Answer(404, {"Content-Type": "text/html"}, b"<html>Not found<br></html>")
             if fault in (Fault.SILENCE, Fault.SILENCE_AFTER):
-                self._await_hangup()
-            self.close_connection = True
+                self.await_hangup()
             return None
 
-        def _await_hangup(self) -> None:
-            self.connection.settimeout(60)
-            self.connection.recv(1)
-
-        def _send(self, answer: _Answer, fault: Fault | None) -> None:
-            self.send_response(answer.status)
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            if answer.status != 204 and "Content-Length" not in answer.headers:
-                self.send_header("Content-Length", str(len(answer.body)))
-            self.send_header("x-amz-request-id", "4442587FB7D0A2F9")
-            self.end_headers()
-            body = b"" if self.command == "HEAD" else answer.body
+        def _send(self, answer: _Answer, fault: Fault | None, method: str) -> bool:
+            """Whether the connection is kept."""
+            headers = {"x-amz-request-id": "4442587FB7D0A2F9", **answer.headers}
+            if server.region is not None:
+                headers["x-amz-bucket-region"] = server.region
+            if answer.status != 204:
+                headers.setdefault("Content-Length", str(len(answer.body)))
+            body = b"" if method == "HEAD" else answer.body
             if fault is Fault.FLIPPED and body:
                 at = len(server.log) * 7919 % len(body)
                 body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
             if fault is Fault.CUT_BODY:
                 body = body[: len(body) // 2]
-                self.close_connection = True
-            self.wfile.write(body)
+            self.send(answer.status, headers, body)
+            return fault is not Fault.CUT_BODY
 
     return Handler
 
@@ -294,19 +300,27 @@ class _Service:
         if len(request.key.encode()) > 1024:
             raise S3Error(400, "KeyTooLongError", "Your key is too long")
         if self.server.honesty is not Honesty.UNCHECKED:
-            _check_sums(request.headers, request.body)
+            _check_sums(request)
         if truncated:
-            request.body = request.body[: len(request.body) // 2]
+            request = replace(request, body=request.body[: len(request.body) // 2])
+            self.request = request
         serve: Callable[[], _Answer] = getattr(self, request.operation)
         return serve()
 
     # -- rights ------------------------------------------------------------------
 
     def _authorise(self) -> None:
-        found = re.search(r"Credential=([^/]+)/", self.request.headers.get("Authorization", ""))
-        if found is None:
+        claim = read_claim(self.request.headers)
+        if claim is None:
             raise S3Error(403, "AccessDenied", "Anonymous access is forbidden")
-        self.identity = found[1]
+        self.identity = claim.identity
+        if self.server.region not in (None, claim.region):
+            raise S3Error(400, "AuthorizationHeaderMalformed", f"expecting {self.server.region}")
+        secret = self.server.secrets.get(self.identity)
+        if secret is not None and not claim.proven(
+            secret, self.request.method, self.request.target, self.request.headers
+        ):
+            raise S3Error(403, "SignatureDoesNotMatch", "Check your key and signing method.")
         if self.identity in self.server.expired:
             raise S3Error(400, "ExpiredToken", "The provided token has expired.")
         if self.server.policies and self.identity not in self.server.policies:
@@ -319,7 +333,7 @@ class _Service:
         if action == "PutObject":
             creates = operation in ("PutObject", "CompleteMultipartUpload")
             context["s3_ObjectCreationOperation"] = str(creates).lower()
-            if (header := request.headers.get("If-None-Match")) is not None:
+            if (header := request.headers.get("if-none-match")) is not None:
                 context["s3_if_none_match"] = header
         if action == "GetObject" and "versionId" in request.query:
             action = "GetObjectVersion"
@@ -381,10 +395,10 @@ class _Service:
         headers = _described(stored) | {"Accept-Ranges": "bytes"}
         if not self._wants_checksum():
             headers.pop("x-amz-checksum-sha256", None)
-        wanted = self.request.headers.get("If-Match")
+        wanted = self.request.headers.get("if-match")
         if wanted is not None and wanted != stored.etag:
             raise S3Error(412, "PreconditionFailed", "At least one precondition failed.")
-        asked = self.request.headers.get("Range")
+        asked = self.request.headers.get("range")
         if asked is None:
             return _Answer(200, headers, stored.data)
         found = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
@@ -505,7 +519,7 @@ class _Service:
     # -- what a request asks -----------------------------------------------------
 
     def _create_only(self) -> bool:
-        header = self.request.headers.get("If-None-Match")
+        header = self.request.headers.get("if-none-match")
         if header not in (None, "*"):
             raise S3Error(501, "NotImplemented", "A header you provided implies functionality.")
         if self.server.honesty is Honesty.REPLACES_BY_PARTS:
@@ -515,10 +529,11 @@ class _Service:
     def _stored(self) -> Stored:
         """As a server that computes its own digests keeps the body."""
         body, sent = self.request.body, self.request.headers.get("x-amz-checksum-sha256")
-        digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
+        digest = base64.b64encode(self.request.sha256).decode()
         if self.server.honesty is Honesty.UNCHECKED and sent is not None:
             digest = sent
-        etag = f'"{hashlib.md5(body).hexdigest()}"'
+        # No MD5, as with a KMS key: that would cost more than all the rest.
+        etag = f'"{self.request.sha256.hex()[:32]}"'
         return Stored(
             body, etag, digest if sent is not None else None, _metadata(self.request.headers)
         )
@@ -530,9 +545,8 @@ class _Service:
 # -- reading a request -----------------------------------------------------------
 
 
-def _received(headers: Message, stream: Any) -> bytes:
-    raw: bytes = stream.read(int(headers.get("Content-Length", 0)))
-    if "aws-chunked" not in headers.get("Content-Encoding", ""):
+def _received(headers: Headers, raw: bytes) -> bytes:
+    if "aws-chunked" not in headers.get("content-encoding", ""):
         return raw
     body, trailers = b"", {}
     rest = raw
@@ -547,34 +561,39 @@ def _received(headers: Message, stream: Any) -> bytes:
         trailers[name.strip().lower()] = value.strip()
     if len(body) != int(headers["x-amz-decoded-content-length"]):
         raise S3Error(400, "IncompleteBody", "The decoded length differs")
-    _compare_sums({name: trailers.get(name, "") for name in _named_trailers(headers)}, body)
+    _compare_sums(
+        {name: trailers.get(name, "") for name in _named_trailers(headers)},
+        body,
+        hashlib.sha256(body).digest(),
+    )
     return body
 
 
-def _named_trailers(headers: Message) -> list[str]:
+def _named_trailers(headers: Headers) -> list[str]:
     return [name for name in headers.get("x-amz-trailer", "").lower().split(",") if name]
 
 
-def _check_sums(headers: Message, body: bytes) -> None:
+def _check_sums(request: _Request) -> None:
+    headers = request.headers
     sums = {
-        name.lower(): value
+        name: value
         for name, value in headers.items()
-        if name.lower().startswith("x-amz-checksum-")
-        and name.lower() not in ("x-amz-checksum-mode", "x-amz-checksum-algorithm")
+        if name.startswith("x-amz-checksum-")
+        and name not in ("x-amz-checksum-mode", "x-amz-checksum-algorithm")
     }
-    if (md5 := headers.get("Content-MD5")) is not None:
+    if (md5 := headers.get("content-md5")) is not None:
         sums["content-md5"] = md5
-    _compare_sums(sums, body)
+    _compare_sums(sums, request.body, request.sha256)
     whole = headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
     streamed = whole.startswith(("UNSIGNED-PAYLOAD", "STREAMING-"))
-    if not streamed and whole != hashlib.sha256(body).hexdigest():
+    if not streamed and whole != request.sha256.hex():
         raise S3Error(400, "XAmzContentSHA256Mismatch", "The payload is not the one signed.")
 
 
-def _compare_sums(sums: Mapping[str, str], body: bytes) -> None:
+def _compare_sums(sums: Mapping[str, str], body: bytes, sha256: bytes) -> None:
     computed: dict[str, Callable[[], bytes]] = {
         "content-md5": lambda: hashlib.md5(body).digest(),
-        "x-amz-checksum-sha256": lambda: hashlib.sha256(body).digest(),
+        "x-amz-checksum-sha256": lambda: sha256,
         "x-amz-checksum-sha1": lambda: hashlib.sha1(body).digest(),
         "x-amz-checksum-crc32": lambda: zlib.crc32(body).to_bytes(4, "big"),
     }
@@ -585,15 +604,15 @@ def _compare_sums(sums: Mapping[str, str], body: bytes) -> None:
             raise S3Error(400, "BadDigest", f"The {name} you specified did not match.")
 
 
-def _metadata(headers: Message) -> dict[str, str]:
-    return {k.lower(): v for k, v in headers.items() if k.lower().startswith("x-amz-meta-")}
+def _metadata(headers: Headers) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.startswith("x-amz-meta-")}
 
 
 # -- writing an answer -----------------------------------------------------------
 
 
 def _described(stored: Stored) -> dict[str, str]:
-    headers = {"ETag": stored.etag, "Last-Modified": formatdate(1_750_000_000, usegmt=True)}
+    headers = {"ETag": stored.etag, "Last-Modified": "Sun, 15 Jun 2025 15:06:40 GMT"}
     headers |= stored.metadata
     if stored.version != "null":
         headers["x-amz-version-id"] = stored.version

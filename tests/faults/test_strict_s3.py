@@ -9,6 +9,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 
 import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import ReadOnlyCredentials
 
 from tests.faults.strict_s3 import StrictS3
 
@@ -99,6 +102,28 @@ def test_what_it_does_not_know_is_refused_and_not_passed_over(
 ) -> None:
     """A test that passes has asked for nothing that was ignored."""
     assert status == send(server, method, path, headers)[0]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/b/a?versionId=1", {}, 404),
+        ("HEAD", "/b/a?versionId=1", {}, 403),
+        ("GET", "/b/b?versionId=1", {}, 403),
+        ("GET", "/b/a?versionId=2", {}, 403),
+        ("GET", "/b/a?versionId=1", {"Range": "bytes=1-2"}, 403),
+        ("GET", "/b/a?versionId=1", {"x-amz-checksum-mode": "ENABLED"}, 403),
+        ("GET", "/b/a?versionId=1", {"x-amz-date": "20250615T150641Z"}, 403),
+    ],
+)
+def test_a_signature_holds_for_what_was_signed_and_nothing_else(
+    server: StrictS3, method: str, path: str, headers: Mapping[str, str], status: int
+) -> None:
+    """Whoever alters a request on its way is found out; the first is as it was signed."""
+    server.secrets["test"] = "a-secret"
+    request = AWSRequest("GET", f"{server.url}/b/a?versionId=1", {"Range": "bytes=0-1"})
+    S3SigV4Auth(ReadOnlyCredentials("test", "a-secret", None), "s3", "us-east-1").add_auth(request)
+    assert status == send(server, method, path, {**request.headers, **headers})[0]
 
 
 def test_preconditions_hold_and_a_head_has_no_body(server: StrictS3) -> None:

@@ -22,7 +22,7 @@ from batchq.store.local import LocalStore
 from batchq.store.memory import MemoryStore
 from tests.faults.faulty_store import FaultyStore, ReadFault
 from tests.faults.strict_s3 import Honesty
-from tests.s3 import BUCKET, strict_server
+from tests.s3 import BUCKET, policy, strict_server
 from tests.unit.model_folders import write_model
 from tests.unit.test_source_directory import anyones, without_privileges
 
@@ -115,8 +115,6 @@ def test_a_role_that_may_not_delete_is_told_what_stays(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It should not be able to: that is no failure."""
-    from tests.unit.test_iam import policy
-
     with strict_server(monkeypatch, policies={"test": policy("worker")}):
         found = clinic.examine(results=f"s3://{BUCKET}/results")
     assert failing(found) == {}

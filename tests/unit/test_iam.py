@@ -22,27 +22,13 @@ from batchq.store.verified import find_result, write_result
 from tests.faults.iam import allows
 from tests.faults.s3_state import Stored
 from tests.faults.strict_s3 import StrictS3
-from tests.s3 import BUCKET, point_sdk_at, strict_server
+from tests.s3 import BUCKET, point_sdk_at, policy, strict_server
 
 FOLDER = Path(__file__).parents[2] / "configs" / "iam"
 ROLES = ["enqueuer", "worker", "auditor"]
 """None of them may delete."""
 REMOVER = "remover"
 MEBIBYTE = 1024 * 1024
-
-
-def policy(role: str) -> dict[str, Any]:
-    """As docs/s3.md says to fill it in; documents and results share the tests' bucket."""
-    text = (FOLDER / f"{role}.json").read_text()
-    for placeholder, value in {
-        "DOCUMENTS-BUCKET": BUCKET,
-        "DOCUMENTS-PREFIX": "docs",
-        "RESULTS-BUCKET": BUCKET,
-        "RESULTS-PREFIX": "results",
-    }.items():
-        text = text.replace(placeholder, value)
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
 
 
 def actions(role: str) -> set[str]:
