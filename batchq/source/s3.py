@@ -15,18 +15,14 @@ listed with all of them, since no other listing names an id.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-import boto3
-from botocore import exceptions as sdk
-from botocore.config import Config
-from botocore.parsers import ResponseParserError
-from urllib3.exceptions import HTTPError
-
-from batchq.errors import AccessDenied, BatchqError, DocumentError, UsageError
-from batchq.redact import redact
+from batchq.clock import Clock, SystemClock
+from batchq.errors import DocumentError, UsageError
+from batchq.s3.client import Client, Connection, Limits
+from batchq.s3.objects import Answer, whole_sha256
+from batchq.s3.refusals import Refused, Unanswered
 from batchq.source.base import Found, Skipped, SourceUnavailable
 from batchq.source.names import checked_prefix
 from batchq.source.s3_names import (
@@ -35,37 +31,21 @@ from batchq.source.s3_names import (
     from_s3_locator,
     split_url,
     to_s3_locator,
-    whole_sha256,
 )
-from batchq.source.s3_refusals import Refused, changed
+from batchq.source.s3_refusals import (
+    changed,
+    for_every_document,
+    of_credentials,
+    of_document,
+    of_listing,
+)
 
 __all__ = ["S3Ranges", "S3Reader", "S3Source"]
 
 T = TypeVar("T")
 
-CONNECTIONS = 32
-BODY_ATTEMPTS = 3
-
-_BROKEN = (
-    sdk.ConnectionError,
-    sdk.HTTPClientError,
-    sdk.IncompleteReadError,
-    sdk.FlexibleChecksumError,
-    sdk.CredentialRetrievalError,
-    sdk.MetadataRetrievalError,
-    ResponseParserError,
-    HTTPError,
-    OSError,
-)
-_BROKEN_BODY = (
-    sdk.ResponseStreamingError,
-    sdk.IncompleteReadError,
-    sdk.FlexibleChecksumError,
-    ResponseParserError,
-    HTTPError,
-)
-
 _ARCHIVED = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+_CHECKED = {"x-amz-checksum-mode": "ENABLED"}
 _NO_VERSIONS = frozenset({"NotImplemented", "MethodNotAllowed", "NoSuchVersioningConfiguration"})
 
 
@@ -87,13 +67,14 @@ class S3Source:
         include: Iterable[str] = (),
         exclude: Iterable[str] = (),
         avoid: Iterable[str] = (),
+        clock: Clock | None = None,
     ) -> None:
         self._bucket, self._path, self._only_below = split_url(url)
         own = [split_url(each)[:2] for each in avoid if each.startswith("s3://")]
         self._avoid = tuple(path and f"{path}/" for bucket, path in own if bucket == self._bucket)
         self._prefix = None if prefix is None else checked_prefix(prefix)
         self._wants = Filter(include, exclude)
-        self._client = _Client()
+        self._ask = _Asking(clock)
         self.root = f"s3://{self._bucket}/{self._path}".rstrip("/")
 
     def list(self) -> Iterator[Found | Skipped]:
@@ -132,7 +113,7 @@ class S3Source:
             return
         # What was there before a bucket kept versions is called "null", and may be replaced.
         pinned = None if version in (None, "null") else version
-        known = f"version:{pinned}" if pinned else f"etag:{etag_of(row)}"
+        known = f"version:{pinned}" if pinned else f"etag:{etag_of(row['ETag'])}"
         has_digest = "SHA256" in row.get("ChecksumAlgorithm", ()) and (
             row.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT"
         )
@@ -147,11 +128,11 @@ class S3Source:
 
     def _keeps_versions(self) -> bool:
         try:
-            answer = self._client.ask(lambda s3: s3.get_bucket_versioning(Bucket=self._bucket))
+            answer = self._ask(lambda c: c.s3.get_bucket_versioning(Bucket=self._bucket))
         except Refused as refused:
-            if refused.code in _NO_VERSIONS:
+            if refused.refusal.code in _NO_VERSIONS:
                 return False
-            raise refused.of_listing(self.root, "s3:GetBucketVersioning") from refused
+            raise of_listing(refused.refusal, self.root, "s3:GetBucketVersioning") from refused
         return "Status" in answer
 
     def _objects(self, prefix: str, at_most: int = 1000) -> Iterator[Mapping[str, Any]]:
@@ -184,36 +165,36 @@ class S3Source:
         self, verb: str, right: str, prefix: str, at_most: int, after: Mapping[str, str]
     ) -> Mapping[str, Any]:
         try:
-            page: Mapping[str, Any] = self._client.ask(
-                lambda s3: getattr(s3, verb)(
+            page: Mapping[str, Any] = self._ask(
+                lambda c: getattr(c.s3, verb)(
                     Bucket=self._bucket, Prefix=prefix, MaxKeys=at_most, **after
                 )
             )
         except Refused as refused:
-            raise refused.of_listing(self.root, right) from refused
+            raise of_listing(refused.refusal, self.root, right) from refused
         return page
 
 
 class S3Reader:
     """Reads `s3://` locators. Safe for threads."""
 
-    def __init__(self) -> None:
-        self._client = _Client()
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._ask = _Asking(clock)
 
     def fingerprint(self, locator: str) -> tuple[str, int]:
         """The strongest version that the store gives, and the size in bytes; nothing is read.
 
         Raises DocumentError, AccessDenied, SourceUnavailable.
         """
-        found = self._head(locator)
+        found = self._head(locator).headers
         version = from_s3_locator(locator)[2]
         if (digest := whole_sha256(found)) is not None:
             known = f"sha256:{digest}"
         elif version is not None:
             known = f"version:{version}"
         else:
-            known = f"etag:{etag_of(found)}"
-        return known, int(found["ContentLength"])
+            known = f"etag:{etag_of(found['etag'])}"
+        return known, int(found["content-length"])
 
     def read(self, locator: str, source_version: str, limit: int) -> bytes:
         """The bytes, of the version that the store was asked for or of that digest.
@@ -238,57 +219,64 @@ class S3Reader:
 
     def open(self, locator: str) -> S3Ranges:
         """The object as it is now, to be read in parts. Raises as `fingerprint` does."""
-        found = self._head(locator)
-        return S3Ranges(self, locator, int(found["ContentLength"]), found["ETag"])
+        found = self._head(locator).headers
+        return S3Ranges(self, locator, int(found["content-length"]), found["etag"])
 
     def read_range(self, locator: str, etag: str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`, of the object with this ETag. Raises as `read` does."""
-        return self._get(locator, IfMatch=etag, Range=f"bytes={offset}-{offset + length - 1}")
+        part = f"bytes={offset}-{offset + length - 1}"
+        return self._get(locator, {"if-match": etag, "range": part})
 
     def _read(self, locator: str, kind: str, expected: str, limit: int) -> bytes:
         # The store refuses to send another one than this.
         match kind:
             case "etag":
-                return self._get(locator, limit, IfMatch=f'"{expected}"', ChecksumMode="ENABLED")
+                return self._get(locator, {"if-match": f'"{expected}"', **_CHECKED}, limit)
             case "version":
-                return self._get(locator, limit, VersionId=expected, ChecksumMode="ENABLED")
-        return self._get(locator, limit)
+                return self._get(locator, _CHECKED, limit, version=expected)
+        return self._get(locator, {}, limit)
 
-    def _head(self, locator: str) -> Mapping[str, Any]:
-        place = _place(locator)
+    def _head(self, locator: str) -> Answer:
+        return self._send("HeadObject", locator, _CHECKED)
+
+    def _get(
+        self,
+        locator: str,
+        headers: Mapping[str, str],
+        limit: int | None = None,
+        version: str | None = None,
+    ) -> bytes:
+        def look(found: Mapping[str, str]) -> None:
+            # Some servers pass over a condition that they do not know.
+            if headers.get("if-match", found["etag"]) != found["etag"]:
+                raise changed(locator, headers["if-match"], found["etag"])
+            size = int(found["content-length"])
+            if limit is not None and size > limit:
+                raise DocumentError(
+                    "too_large",
+                    f"{locator} has {size:,} bytes, more than {limit:,}",
+                    final=True,
+                )
+
+        return self._send("GetObject", locator, headers, version, look).body
+
+    def _send(
+        self,
+        operation: str,
+        locator: str,
+        headers: Mapping[str, str],
+        version: str | None = None,
+        look: Callable[[Mapping[str, str]], None] | None = None,
+    ) -> Answer:
+        bucket, key, pinned = from_s3_locator(locator)
         try:
-            found: Mapping[str, Any] = self._client.ask(
-                lambda s3: s3.head_object(**place, ChecksumMode="ENABLED")
+            return self._ask(
+                lambda c: c.objects.send(
+                    operation, bucket, key, headers=headers, version=version or pinned, look=look
+                )
             )
         except Refused as refused:
-            raise refused.of_document(locator) from refused
-        return found
-
-    def _get(self, locator: str, limit: int | None = None, **parameters: Any) -> bytes:
-        place = {**_place(locator), **parameters}
-
-        def get(s3: Any) -> bytes:
-            answer = s3.get_object(**place)
-            body, size = answer["Body"], int(answer["ContentLength"])
-            try:
-                # Some servers pass over a condition that they do not know.
-                if place.get("IfMatch", answer["ETag"]) != answer["ETag"]:
-                    raise changed(locator, place["IfMatch"], answer["ETag"])
-                if limit is not None and size > limit:
-                    raise DocumentError(
-                        "too_large",
-                        f"{locator} has {size:,} bytes, more than {limit:,}",
-                        final=True,
-                    )
-                return bytes(body.read())
-            finally:
-                # What was not read to its end must not go back to the pool of connections.
-                body.close()
-
-        try:
-            return self._client.ask(get)
-        except Refused as refused:
-            raise refused.of_document(locator) from refused
+            raise of_document(refused.refusal, locator) from refused
 
 
 class S3Ranges:
@@ -308,91 +296,22 @@ class S3Ranges:
         return self._reader.read_range(self._locator, self._etag, offset, length)
 
 
-# -- the SDK's client ------------------------------------------------------------
+class _Asking:
+    """A client whose failures to answer are said of documents, and of none in particular."""
 
+    def __init__(self, clock: Clock | None) -> None:
+        self._client = Client("documents in S3", Limits(), clock or SystemClock())
 
-class _Client:
-    """The SDK's client: made when it is first needed, made anew when credentials expire."""
-
-    def __init__(self) -> None:
-        self._config = Config(
-            connect_timeout=10,
-            read_timeout=20,
-            max_pool_connections=CONNECTIONS,
-            tcp_keepalive=True,
-            retries={"mode": "standard", "total_max_attempts": 4},
-            # What the SDK would add by itself, servers other than S3 refuse.
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-        )
-        self._s3: Any = None
-        self._making = threading.Lock()
-
-    def ask(self, request: Callable[[Any], T]) -> T:
+    def __call__(self, request: Callable[[Connection], T]) -> T:
         """Raises Refused, SourceUnavailable, AccessDenied and UsageError."""
-        attempt, renewed = 1, False
-        while True:
-            s3 = self._made()
-            try:
-                return request(s3)
-            except sdk.ClientError as error:
-                refused = _refused(error)
-                if refused.expired and not renewed:
-                    # Whoever issued these may have issued new ones meanwhile.
-                    self._drop(s3)
-                    renewed = True
-                    continue
-                if refused.for_every_document:
-                    raise refused.of_credentials() from error
-                raise refused from error
-            except _BROKEN as error:
-                # The SDK repeats requests, and not the reading of an answer's body.
-                if attempt == BODY_ATTEMPTS or not isinstance(error, _BROKEN_BODY):
-                    raise SourceUnavailable(
-                        f"documents in S3: {redact(str(error))}",
-                        hint="check the network and AWS_ENDPOINT_URL_S3",
-                    ) from error
-                attempt += 1
-            except sdk.BotoCoreError as error:
-                raise _unsendable(error) from error
-
-    def _made(self) -> Any:
-        with self._making:
-            if self._s3 is None:
-                try:
-                    self._s3 = boto3.session.Session().client("s3", config=self._config)
-                except (sdk.BotoCoreError, ValueError) as error:
-                    raise _unsendable(error) from error
-            return self._s3
-
-    def _drop(self, expired: Any) -> None:
-        with self._making:
-            if self._s3 is expired:
-                self._s3 = None
-
-
-def _unsendable(error: Exception) -> BatchqError:
-    said = f"documents in S3: {redact(str(error))}"
-    if isinstance(error, sdk.NoCredentialsError | sdk.PartialCredentialsError | sdk.SSOError):
-        return AccessDenied(
-            said,
-            hint="set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this "
-            "instance a role",
-        )
-    return UsageError(said, hint="check the AWS_* variables and files of this machine")
-
-
-def _refused(error: sdk.ClientError) -> Refused:
-    said = error.response.get("Error", {})
-    return Refused(
-        operation=error.operation_name,
-        status=int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)),
-        code=str(said.get("Code", "")),
-        message=str(said.get("Message", "")),
-    )
-
-
-def _place(locator: str) -> dict[str, str]:
-    bucket, key, version = from_s3_locator(locator)
-    pinned = {} if version is None else {"VersionId": version}
-    return {"Bucket": bucket, "Key": key, **pinned}
+        try:
+            return self._client.ask(request)
+        except Unanswered as error:
+            raise SourceUnavailable(
+                f"documents in S3: {error}",
+                hint="check the network and AWS_ENDPOINT_URL_S3",
+            ) from error
+        except Refused as refused:
+            if for_every_document(refused.refusal):
+                raise of_credentials(refused.refusal) from refused
+            raise

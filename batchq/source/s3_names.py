@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import accumulate
-from typing import Any
 from urllib.parse import quote, unquote
 
 from batchq.errors import DocumentError, UsageError
@@ -19,7 +17,6 @@ __all__ = [
     "from_s3_locator",
     "split_url",
     "to_s3_locator",
-    "whole_sha256",
 ]
 
 _SCHEME = "s3://"
@@ -53,17 +50,9 @@ def from_s3_locator(locator: str) -> tuple[str, str, str | None]:
     return bucket, unquote(key), None if version is None else unquote(version)
 
 
-def etag_of(found: Mapping[str, Any]) -> str:
-    """The ETag of an answer or of a row of a listing, without its quotes."""
-    return str(found["ETag"]).strip('"')
-
-
-def whole_sha256(found: Mapping[str, Any]) -> str | None:
-    """The store's SHA-256 of the whole object in hex, if that is what it keeps."""
-    checksum = found.get("ChecksumSHA256", "-")
-    if "-" in checksum or found.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
-        return None
-    return base64.b64decode(checksum).hex()
+def etag_of(quoted: str) -> str:
+    """An ETag without the quotes that belong to it in answers and listings."""
+    return quoted.strip('"')
 
 
 class Filter:

@@ -7,63 +7,31 @@ Endpoint, region and credentials come from the SDK's own environment. Objects ar
 with `If-None-Match: *` and their SHA-256, and never replaced, nor deleted by a worker, whose
 role needs no right to do either.
 
-An answer is final or it is not. 412 is final: the object exists. A conflict (409), an
-error of the server (5xx), throttling and a connection that broke are asked again a few
-times, and then raise StoreError, which says nothing about what lies there. A put that took
-effect and lost its answer is answered 412 when it is asked again, and that is true.
+412 is an answer: the object exists. Where there is none, however often it was asked for,
+StoreError says nothing about what lies there. A put that took effect and lost its answer is
+answered 412 when it is asked again, and that is true.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator
 
-import boto3
-from botocore import exceptions as sdk
-from botocore.config import Config
-from botocore.credentials import RefreshableCredentials
-from botocore.parsers import ResponseParserError
-from urllib3.exceptions import HTTPError
-
-from batchq.clock import Clock, SystemClock, random_fraction
-from batchq.errors import AccessDenied, BatchqError, StoreUnusable, UsageError
+from batchq.clock import Clock, SystemClock
+from batchq.errors import BatchqError, StoreUnusable, UsageError
 from batchq.redact import redact
 from batchq.result import sha256_hex
+from batchq.s3.client import Client
+from batchq.s3.objects import whole_sha256
+from batchq.s3.refusals import Refused
 from batchq.store.base import ObjectInfo, ObjectMissing, StoreError, is_key_part, key_parts
-from batchq.store.s3_bucket import Bucket, S3Limits
+from batchq.store.s3_bucket import PURPOSE, Bucket, S3Limits
 from batchq.store.s3_probe import prove
-from batchq.store.s3_refusals import Refusal, Refused
+from batchq.store.s3_refusals import explain
 
 __all__ = ["S3Limits", "S3Store"]
 
 log = logging.getLogger("batchq.store")
-
-T = TypeVar("T")
-
-_BROKEN = (
-    sdk.ConnectionError,
-    sdk.HTTPClientError,
-    sdk.IncompleteReadError,
-    sdk.CredentialRetrievalError,
-    sdk.MetadataRetrievalError,
-    ResponseParserError,
-    HTTPError,
-    OSError,
-)
-"""No answer, or half of one, from the server or from what gives out credentials."""
-
-_NO_CREDENTIALS = (
-    sdk.NoCredentialsError,
-    sdk.PartialCredentialsError,
-    sdk.ProfileNotFound,
-    sdk.SSOError,
-    sdk.TokenRetrievalError,
-)
 
 
 class S3Store:
@@ -84,7 +52,8 @@ class S3Store:
         self.checks_digests = False
         self._above = prefix and f"{prefix}/"
         limits = limits or S3Limits()
-        self._bucket = Bucket(bucket, _Client(limits, clock or SystemClock()).ask, limits)
+        client = Client(PURPOSE, limits, clock or SystemClock())
+        self._bucket = Bucket(bucket, client, limits)
 
     def probe(self) -> None:
         """Also raises AccessDenied. Leaves small objects, in 257 places at most."""
@@ -100,7 +69,9 @@ class S3Store:
 
     def put_if_absent(self, key: str, data: bytes, sha256: str) -> bool:
         path = self._path(key)
-        if sha256_hex(data) != sha256:
+        # Who is proven to check this does so for what comes in one piece.
+        checked_there = self.checks_digests and self._bucket.in_one_piece(len(data))
+        if not checked_there and sha256_hex(data) != sha256:
             raise StoreError(f"{key}: the bytes do not have the digest they were sent with")
         try:
             return self._bucket.create(path, data, sha256)
@@ -130,8 +101,8 @@ class S3Store:
             if refused.refusal.absent:
                 return None
             raise self._explained(refused, key) from refused
-        digest = _whole_sha256(found) if self.checks_digests else None
-        return ObjectInfo(key, int(found["ContentLength"]), digest)
+        digest = whole_sha256(found) if self.checks_digests else None
+        return ObjectInfo(key, int(found["content-length"]), digest)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         """In key order, a page at a time. What is no key of a store is passed over."""
@@ -169,82 +140,7 @@ class S3Store:
         return self._above + key
 
     def _explained(self, refused: Refused, key: str) -> BatchqError | StoreError:
-        return refused.refusal.explain(f"{self.url}/{key}")
-
-
-class _Client:
-    """The SDK's client: made when it is first needed, made anew when credentials expire."""
-
-    def __init__(self, limits: S3Limits, clock: Clock) -> None:
-        self._limits = limits
-        self._clock = clock
-        self._config = Config(
-            connect_timeout=limits.timeout,
-            read_timeout=limits.timeout,
-            max_pool_connections=limits.connections,
-            tcp_keepalive=True,
-            # The SDK's own repetition pauses by another clock and knows no conflicts.
-            retries={"total_max_attempts": 1, "mode": "standard"},
-            # What the SDK would add by itself, servers other than S3 refuse.
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-        )
-        self._connection: _Connection | None = None
-        self._connecting = threading.Lock()
-
-    def ask(self, request: Callable[[Any], T]) -> T:
-        attempt, renewed = 1, False
-        while True:
-            connection = None
-            try:
-                connection = self._connected()
-                return request(connection.s3)
-            except sdk.ClientError as error:
-                refusal = _refusal(error)
-                if refusal.expired and not renewed:
-                    self._drop(connection)
-                    renewed = True
-                    continue
-                why = str(refusal)
-                refreshes = connection is not None and connection.refreshes
-                if not refusal.passing and not (refusal.expired and refreshes):
-                    raise Refused(refusal) from error
-            except _BROKEN as error:
-                why = redact(str(error))
-            except sdk.BotoCoreError as error:
-                raise _unsendable(error) from error
-            if attempt == self._limits.attempts:
-                raise StoreError(f"result store: {why}")
-            pause = self._limits.backoff * 2 ** (attempt - 1)
-            self._clock.wait(threading.Event(), pause * (0.5 + random_fraction() / 2))
-            attempt += 1
-
-    def _connected(self) -> _Connection:
-        with self._connecting:
-            if self._connection is None:
-                try:
-                    self._connection = _Connection(self._config)
-                except ValueError as error:
-                    raise _unsendable(error) from error
-            return self._connection
-
-    def _drop(self, expired: _Connection | None) -> None:
-        """Let the next request read the credentials anew: they may have been replaced."""
-        with self._connecting:
-            if self._connection is expired:
-                self._connection = None
-
-
-class _Connection:
-    """A client, with the credentials that the environment gave when it was made.
-
-    `refreshes`: the SDK gets new ones by itself, so that these expire by accident only.
-    """
-
-    def __init__(self, config: Config) -> None:
-        session = boto3.session.Session()
-        self.s3 = session.client("s3", config=config)
-        self.refreshes = isinstance(session.get_credentials(), RefreshableCredentials)
+        return explain(refused.refusal, f"{self.url}/{key}")
 
 
 def _bucket_and_prefix(url: str) -> tuple[str, str]:
@@ -263,39 +159,3 @@ def _bucket_and_prefix(url: str) -> tuple[str, str]:
             hint="no part of the prefix may be empty, begin with a dot or hold control characters",
         )
     return bucket, prefix
-
-
-def _whole_sha256(found: Mapping[str, Any]) -> str | None:
-    """The server's SHA-256 of all the bytes, in hex; none for a digest of digests of parts."""
-    checksum = found.get("ChecksumSHA256")
-    if checksum is None or found.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
-        return None
-    try:
-        digest = base64.b64decode(checksum, validate=True)
-    except binascii.Error:
-        return None
-    return digest.hex() if len(digest) == hashlib.sha256().digest_size else None
-
-
-def _refusal(error: sdk.ClientError) -> Refusal:
-    said = error.response.get("Error", {})
-    return Refusal(
-        operation=error.operation_name,
-        status=int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)),
-        code=str(said.get("Code", "")),
-        message=str(said.get("Message", "")),
-    )
-
-
-def _unsendable(error: Exception) -> BatchqError:
-    """Nothing could be asked: it is the environment that does not suffice."""
-    said = f"result store: {redact(str(error))}"
-    if isinstance(error, _NO_CREDENTIALS):
-        return AccessDenied(
-            said,
-            hint="set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this "
-            "instance a role",
-        )
-    return UsageError(
-        said, hint="check the bucket in --results and the AWS_* variables and files here"
-    )

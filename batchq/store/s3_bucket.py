@@ -1,8 +1,4 @@
-"""The requests that a store makes of one bucket, among them the create-only write.
-
-They are put to the SDK's client by whoever is given as `ask`, so that repeating them,
-credentials and lost connections are no matter of this module.
-"""
+"""The requests that a store makes of one bucket, among them the create-only write."""
 
 from __future__ import annotations
 
@@ -10,94 +6,83 @@ import base64
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from batchq.errors import BatchqError
 from batchq.result import sha256_hex
+from batchq.s3.client import Client, Connection, Limits
+from batchq.s3.objects import Answer
+from batchq.s3.refusals import Refused, Unanswered
 from batchq.store.base import StoreError
-from batchq.store.s3_refusals import Refused
 
-__all__ = ["Ask", "Bucket", "S3Limits"]
+__all__ = ["PURPOSE", "Bucket", "S3Limits"]
 
 log = logging.getLogger("batchq.store")
 
 T = TypeVar("T")
 
+PURPOSE = "result store"
+
 _MEBIBYTE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class S3Limits:
-    """How much is asked of the server at once, and how often.
+class S3Limits(Limits):
+    """Those of a client, and what is sent in one piece.
 
-    `connections`: threads that may ask without waiting for each other. `timeout`:
-    seconds of silence after which a connection counts as broken. `attempts`: how often
-    a request is sent, with `backoff * 2**n` seconds between, half of it jitter. An
-    object above `multipart_above` bytes is sent in parts of `part` bytes (S3 takes none
+    An object above `multipart_above` bytes is sent in parts of `part` bytes (S3 takes none
     below 5 MiB but the last), where the probe has seen that they replace nothing; the
     server then computes no digest of the whole.
     """
 
-    connections: int = 32
-    timeout: float = 20.0
-    attempts: int = 4
-    backoff: float = 0.2
     multipart_above: int = 64 * _MEBIBYTE
     part: int = 16 * _MEBIBYTE
 
 
-class Ask(Protocol):
-    """Puts a request to the SDK's client, repeatedly if need be.
-
-    Raises Refused for an answer that is final, StoreError for none, and AccessDenied or
-    UsageError where the environment does not suffice to ask at all.
-    """
-
-    def __call__(self, request: Callable[[Any], T]) -> T: ...
-
-
 class Bucket:
-    """One bucket, by whole paths. Each request raises what `ask` does.
+    """One bucket, by whole paths. Each request raises what `Client.ask` does, but StoreError
+    where there is no answer.
 
     `in_parts`: whether an upload in parts is proven to replace nothing either.
     """
 
-    def __init__(self, name: str, ask: Ask, limits: S3Limits) -> None:
+    def __init__(self, name: str, client: Client, limits: S3Limits) -> None:
         self.name = name
         self.in_parts = False
-        self._ask = ask
+        self._client = client
         self._limits = limits
 
     def create(self, path: str, data: bytes, sha256: str) -> bool:
         """Whether the object was created; false if there is one already."""
-        if self.in_parts and len(data) > self._limits.multipart_above:
+        if not self.in_one_piece(len(data)):
             # Only the last request can be told not to replace, so the first one looks.
             return not self._exists(path) and self.create_in_parts(path, data, sha256)
-        return self._created(
-            "put_object",
-            Key=path,
-            Body=data,
+        headers = {
+            "if-none-match": "*",
+            "x-amz-checksum-sha256": _base64(sha256),
             # Some servers drop a checksum that comes without its algorithm.
-            ChecksumAlgorithm="SHA256",
-            ChecksumSHA256=_base64(sha256),
-        )
+            "x-amz-sdk-checksum-algorithm": "SHA256",
+        }
+        try:
+            self._send("PutObject", path, headers, body=data, sha256=sha256)
+        except Refused as refused:
+            if refused.refusal.status == 412:
+                return False
+            raise
+        return True
+
+    def in_one_piece(self, size: int) -> bool:
+        """Whether that many bytes are sent so: then the server computes the digest of all."""
+        return not self.in_parts or size <= self._limits.multipart_above
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         end = "" if length is None else offset + length - 1
-        part = {} if (offset, length) == (0, None) else {"Range": f"bytes={offset}-{end}"}
+        part = {} if (offset, length) == (0, None) else {"range": f"bytes={offset}-{end}"}
+        return self._send("GetObject", path, part).body
 
-        def read(s3: Any) -> bytes:
-            body = s3.get_object(Bucket=self.name, Key=path, **part)["Body"]
-            try:
-                return bytes(body.read())
-            finally:
-                # What was not read to its end must not go back to the pool of connections.
-                body.close()
-
-        return self._ask(read)
-
-    def head(self, path: str) -> Mapping[str, Any]:
-        return self._call("head_object", Key=path, ChecksumMode="ENABLED")
+    def head(self, path: str) -> Mapping[str, str]:
+        """The object's headers, with the server's own checksums."""
+        return self._send("HeadObject", path, {"x-amz-checksum-mode": "ENABLED"}).headers
 
     def list(self, prefix: str, after: str = "") -> Mapping[str, Any]:
         """One page. It names no token: a last key never expires."""
@@ -122,13 +107,17 @@ class Bucket:
                 self._send_part(path, upload, number, data[start : start + part])
                 for number, start in enumerate(range(0, len(data), part), 1)
             ]
-            created = self._created(
+            self._call(
                 "complete_multipart_upload",
                 Key=path,
                 UploadId=upload,
                 MultipartUpload={"Parts": parts},
+                IfNoneMatch="*",
             )
+            created = True
         except Refused as refused:
+            if refused.refusal.status == 412:
+                return False
             # It was completed before, and that answer was lost.
             if refused.refusal.code == "NoSuchUpload" and self._exists(path):
                 return False
@@ -137,15 +126,6 @@ class Bucket:
             if not created:
                 self._abort(path, upload)
         return created
-
-    def _created(self, verb: str, **parameters: Any) -> bool:
-        try:
-            self._call(verb, IfNoneMatch="*", **parameters)
-        except Refused as refused:
-            if refused.refusal.status == 412:
-                return False
-            raise
-        return True
 
     def _send_part(self, path: str, upload: str, number: int, data: bytes) -> Mapping[str, Any]:
         checksum = _base64(sha256_hex(data))
@@ -178,7 +158,21 @@ class Bucket:
         return True
 
     def _call(self, verb: str, **parameters: Any) -> dict[str, Any]:
-        return self._ask(lambda s3: getattr(s3, verb)(Bucket=self.name, **parameters))
+        """A request of the SDK's: those that are rare."""
+        return self._ask(lambda c: getattr(c.s3, verb)(Bucket=self.name, **parameters))
+
+    def _send(
+        self, operation: str, path: str, headers: Mapping[str, str], **content: Any
+    ) -> Answer:
+        return self._ask(
+            lambda c: c.objects.send(operation, self.name, path, headers=headers, **content)
+        )
+
+    def _ask(self, request: Callable[[Connection], T]) -> T:
+        try:
+            return self._client.ask(request)
+        except Unanswered as error:
+            raise StoreError(f"{PURPOSE}: {error}") from error
 
 
 def _base64(sha256: str) -> str:

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 from batchq.clock import random_hex
 from batchq.errors import AccessDenied, StoreUnusable
 from batchq.result import sha256_hex
+from batchq.s3.refusals import Refused
 from batchq.store.base import StoreError
-from batchq.store.s3_refusals import Refused
+from batchq.store.s3_refusals import explain
 
 __all__ = ["Proof", "prove"]
 
@@ -48,7 +49,7 @@ class Provable(Protocol):
 
     def read(self, path: str) -> bytes: ...
 
-    def head(self, path: str) -> Mapping[str, Any]: ...
+    def head(self, path: str) -> Mapping[str, str]: ...
 
     def list(self, prefix: str) -> Mapping[str, Any]: ...
 
@@ -64,7 +65,7 @@ def prove(bucket: Provable, folder: str, url: str) -> Proof:
         _nothing_is_replaced(bucket, path, url)
         return Proof(_digests_are_checked(bucket, folder), _parts_replace_nothing(bucket, path))
     except Refused as refused:
-        explained = refused.refusal.explain(url)
+        explained = explain(refused.refusal, url)
         if not isinstance(explained, StoreError):
             raise explained from refused
         raise _no_use(url, explained) from refused

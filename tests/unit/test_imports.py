@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "transformers", "sentence_transformers", "boto3")
+HEAVY = ("torch", "transformers", "sentence_transformers", "boto3", "botocore")
 
 LOADED = """
 import sys

@@ -14,9 +14,10 @@ import pytest
 from batchq.clock import ManualClock
 from batchq.errors import AccessDenied, BatchqError, ExitCode, StoreUnusable, UsageError
 from batchq.result import sha256_hex
+from batchq.s3.refusals import Refusal
 from batchq.store.base import StoreError
 from batchq.store.s3 import S3Limits, S3Store
-from batchq.store.s3_refusals import Refusal
+from batchq.store.s3_refusals import explain
 from tests.faults.strict_s3 import Fault, Honesty, StrictS3
 from tests.s3 import BUCKET, point_sdk_at, strict_server
 
@@ -465,7 +466,7 @@ def test_each_refusal_is_the_error_that_asking_again_can_or_cannot_mend(
     status: int, code: str, kind: type[Exception]
 ) -> None:
     """Each with the place; those that end a command with the way to mend it."""
-    error = Refusal("PutObject", status, code, "As it is.").explain("s3://bucket/run-1/one")
+    error = explain(Refusal("PutObject", status, code, "As it is."), "s3://bucket/run-1/one")
     assert type(error) is kind
     assert "s3://bucket/run-1/one" in str(error)
     assert str(status) in str(error)
