@@ -79,14 +79,15 @@ class Claimer:
     def _claim(self, limit: int) -> Lease | None:
         """One claim. A lost answer is asked again under the same token."""
         parts = self._parts
-        token = new_token()
+        name = token = ""
         while not self._closed():
-            name = parts.registration.name
+            if parts.registration.name != name:
+                # What its token may have brought under another name is others' by now.
+                name, token = parts.registration.name, new_token()
             try:
                 lease = parts.ledger.claim(name, token, limit, alone=len(self._holdings) == 0)
             except WorkerReaped:
                 self._reaped(name)
-                token = new_token()
                 continue
             except LedgerUnreachable as error:
                 log.warning("no answer to a claim, asking again: %s", error)
@@ -94,7 +95,6 @@ class Claimer:
                 continue
             if lease is not None and parts.registration.name != name:
                 # Reaped between the claim and here: these items are others' already.
-                token = new_token()
                 continue
             return lease
         return None

@@ -16,7 +16,7 @@ __all__ = ["BEATS_PER_TTL", "Heartbeat", "Registration"]
 log = logging.getLogger("batchq.worker")
 
 BEATS_PER_TTL = 3
-"""Two beats may be lost before the third saves the leases."""
+"""Two beats may be lost before the third saves the leases, since one is sent sooner then."""
 
 REAP_PAGE = 1_000
 
@@ -102,11 +102,14 @@ class Heartbeat:
         interval = self._registration.ttl / BEATS_PER_TTL
         try:
             while not self._stop.is_set():
+                pause = interval
                 try:
                     step()
                 except LedgerUnreachable as error:
                     log.warning("no answer from the ledger: %s", error)
-                self._clock.wait(self._stop, interval)
+                    # Reapers may miss an outage of half a TTL: after one a beat must not be long.
+                    pause = interval / 2
+                self._clock.wait(self._stop, pause)
         except BaseException as error:
             self._on_fatal(error)
 

@@ -12,13 +12,14 @@ import pytest
 
 from batchq.clock import ManualClock, SystemClock
 from batchq.errors import DeviceLost, ExitCode, LedgerUnreachable, StoreUnusable
-from batchq.lease import ReleaseReason, new_token
+from batchq.lease import Lease, ReleaseReason, new_token
 from batchq.ledger.base import Committed, Role, WorkerState
 from batchq.notice.base import Notice
 from batchq.result import Envelope, Stored
 from batchq.store.verified import Written
 from batchq.worker import pipeline, settle
 from batchq.worker.claim import Claimer
+from batchq.worker.heartbeat import Heartbeat
 from batchq.worker.holdings import Holdings, Work
 from batchq.worker.pipeline import Pipeline
 from batchq.worker.settle import Settler
@@ -227,3 +228,71 @@ def test_time_spent_idle_is_no_stall_once_something_is_claimed() -> None:
     )
     claimer.run()
     assert held == [0, 3]
+
+
+def test_no_token_is_sent_under_two_names() -> None:
+    """The answer to a claim was lost, and its worker reaped before it could ask again."""
+    kit = Kit.of(numbered(3))
+    parts, holdings, closing = kit.parts(), Holdings(), threading.Event()
+    claim, sent = kit.ledger.claim, []
+
+    def lost_at_first(worker: str, token: str, limit: int, *, alone: bool) -> Lease | None:
+        lease = claim(worker, token, limit, alone=alone)
+        sent.append((worker, token))
+        if len(sent) > 1:
+            return lease
+        kit.ledger.stop(worker, "as good as reaped")
+        parts.registration.renew(worker, holdings.cancel_all)
+        raise LedgerUnreachable("the answer is lost")
+
+    kit.ledger.claim = lost_at_first  # type: ignore[method-assign]
+    claimer = Claimer(
+        parts,
+        holdings,
+        closing,
+        hand_out=lambda works: closing.set(),
+        reaped=lambda name: pytest.fail("it is known already"),
+        step=lambda: None,
+    )
+    claimer.run()
+    (first, old), (second, new) = sent
+    assert first != second
+    assert old != new
+    assert {work.token for work in holdings.all()} == {new}
+
+
+def test_a_beat_without_an_answer_is_sent_again_within_a_sixth_of_the_ttl() -> None:
+    """An outage that reapers do not notice must not have cost the lease when it is over."""
+    pauses, over = [], threading.Event()
+
+    class Listening(ManualClock):
+        def wait(self, event: threading.Event, seconds: float) -> bool:
+            if threading.current_thread().name == "beat":
+                pauses.append(seconds)
+                if len(pauses) == 2:
+                    over.set()
+            return event.wait(0.01)
+
+    kit = Kit.of({})
+    beats: list[str] = []
+
+    def beat(worker: str, ttl: float) -> bool:
+        beats.append(worker)
+        if len(beats) == 2:
+            raise LedgerUnreachable("the answer is lost")
+        return True
+
+    kit.ledger.beat = beat  # type: ignore[method-assign]
+    heartbeat = Heartbeat(
+        kit.ledger,
+        kit.parts().registration,
+        Listening(),
+        stall_timeout=30,
+        last_progress=lambda: None,
+        on_reaped=lambda name: pytest.fail("nobody was reaped"),
+        on_fatal=lambda error: pytest.fail(str(error)),
+    )
+    heartbeat.start()
+    assert over.wait(10)
+    heartbeat.stop(10.0)
+    assert pauses[:2] == [60 / 3, 60 / 6]

@@ -83,6 +83,18 @@ MUTANTS = [
         workers.test_a_notice_between_two_calls_lets_no_claim_through,
     ),
     Mutant(
+        "a token goes out under two names",
+        (
+            Cut(
+                Claimer,
+                "_claim",
+                "name, token = parts.registration.name, new_token()",
+                "name, token = parts.registration.name, token or new_token()",
+            ),
+        ),
+        outages.test_no_token_is_sent_under_two_names,
+    ),
+    Mutant(
         "what a claim in flight brings is worked on",
         (
             Cut(Pipeline, "_hand_out", "if self._parts.drain.started:", "if False:"),
@@ -114,6 +126,11 @@ MUTANTS = [
         "a hung device is beaten for",
         (Cut(Heartbeat, "_beat", "self._refuse_stall()", "pass"),),
         workers.test_nobody_beats_for_a_pipeline_that_stands_still,
+    ),
+    Mutant(
+        "a beat without an answer is not made up for",
+        (Cut(Heartbeat, "_guard", "pause = interval / 2", "pass"),),
+        outages.test_a_beat_without_an_answer_is_sent_again_within_a_sixth_of_the_ttl,
     ),
     Mutant(
         "time spent idle counts as a stall",
