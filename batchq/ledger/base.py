@@ -187,7 +187,9 @@ class Ledger(Protocol):
         Within the lease, items are in the order of their ids.
 
         The worker's last token asked again returns what that token still holds and
-        claims nothing; a claim that brought nothing has used up no token. Raises
+        claims nothing; a claim that brought nothing has used up no token. A worker sends
+        one claim at a time. Should one arrive after its worker has gone on without its
+        answer, it takes nothing, or what it took is due again at the next one. Raises
         WorkerReaped if `worker` is reaped or stopped; an expired beat alone hinders nothing.
         """
         ...

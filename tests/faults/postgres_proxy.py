@@ -32,6 +32,7 @@ _NOTHING_TO_ANSWER = (_AUTHENTICATED, 12)
 class Cut(Enum):
     BEFORE = "the statement never reaches the server"
     AFTER = "it took effect, and the answer is lost"
+    LATE = "it reaches the server long after its sender gave it up, when `deliver` says so"
 
 
 class PostgresProxy:
@@ -44,6 +45,7 @@ class PostgresProxy:
         self._tls = tls
         self._cut: tuple[int, Cut] | None = None
         self._refused = 0
+        self._held: list[tuple[socket.socket, bytes]] = []
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -69,6 +71,15 @@ class PostgresProxy:
             self.statements = 0
             self._cut = None if statement is None else (statement, cut)
             self._refused = refuse
+
+    def deliver(self) -> int:
+        """Let what was cut LATE take its effect now; how many statements those were."""
+        held, self._held = self._held, []
+        for server, request in held:
+            with server:
+                server.sendall(request)
+                _answer(server)
+        return len(held)
 
     @property
     def has_cut(self) -> bool:
@@ -118,6 +129,10 @@ class PostgresProxy:
                     continue
                 cut = self._next()
                 if cut is Cut.BEFORE:
+                    return
+                if cut is Cut.LATE:
+                    # The connection to the server outlives the one to the client.
+                    self._held.append((server.dup(), request))
                     return
                 server.sendall(request)
                 answer = _answer(server)

@@ -24,7 +24,7 @@ from batchq.clock import random_hex
 from batchq.errors import LedgerUnreachable
 from batchq.lease import Failure, Lease, ReleaseReason
 from batchq.ledger.base import Committed, Failed, Reaped, Role
-from batchq.ledger.sql import SqlLedger, holding, postgresql_refusals, statements
+from batchq.ledger.sql import SqlLedger, holding, hot, postgresql_refusals, statements
 from batchq.ledger.sql.names import STATE_TABLES
 from tests.conformance.backends import SqlBackend
 from tests.conformance.recount import recount
@@ -33,6 +33,8 @@ from tests.faults.postgres_proxy import Cut, PostgresProxy
 from tests.postgres import create_database, drop_database, running_server
 
 EVERY = 1 if os.environ.get("BATCHQ_CUTS") == "all" else 7
+
+LOST = (Cut.BEFORE, Cut.AFTER)
 
 Call = Callable[[], object]
 
@@ -340,7 +342,7 @@ def faults(verb: Verb, stage: Stage, *, refuse: int = 0, only_last: bool = False
     right, (rows, count) = call(None, Cut.BEFORE)
     assert count > 0
     found = []
-    for statement, cut in itertools.product(range(count - 1 if only_last else 0, count), Cut):
+    for statement, cut in itertools.product(range(count - 1 if only_last else 0, count), LOST):
         answer, (after, _) = call(statement, cut)
         last = statement == count - 1 and cut is Cut.AFTER
         allowed = (right, verb.again) if last and verb.again is not None else (right,)
@@ -363,6 +365,50 @@ def test_a_verb_whose_connection_is_cut(name: str, stage: Stage) -> None:
 def test_a_failover_in_the_middle_of_a_commit(stage: Stage) -> None:
     """The server is away for a while after the cut; the call outlasts that."""
     assert faults(VERBS["commit some that are fenced"], stage, refuse=3) == []
+
+
+def test_a_claim_that_arrives_late_takes_nothing(stage: Stage) -> None:
+    """Its sender asked again, has got its items and claims on: nobody would work on these."""
+    scene = Scene(stage)
+    worker = scene.enqueue_some(6)
+    stage.proxy.arm(0, Cut.LATE)
+    first, second = scene.world.hold(worker, 2), scene.world.hold(worker, 2)
+    assert stage.proxy.deliver() == 1
+    assert scene.world.tallies.leased == 4
+    scene.world.commit(worker, first)
+    scene.world.commit(worker, second)
+    assert scene.world.tallies.leased == 0
+
+
+def test_what_a_late_claim_took_is_claimed_again(stage: Stage) -> None:
+    """It was asked again when nothing was ready, and arrived when something was."""
+    scene = Scene(stage)
+    worker = scene.register("w")
+    stage.proxy.arm(0, Cut.LATE)
+    assert scene.world.claim(worker, 2) is None
+    scene.enqueue("000", "001")
+    assert stage.proxy.deliver() == 1
+    assert scene.world.tallies.leased == 2
+    lease = scene.world.hold(worker, 3)
+    assert [item.attempt for item in lease.items] == [2, 2]
+    scene.world.commit(worker, lease)
+    assert scene.world.tallies.leased == 0
+
+
+def test_a_ledger_without_its_guards_against_late_claims_is_caught(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These tests can fail: each of the two guards is missed."""
+    blind = hot._CLAIM.replace("me.last_token IS NOT DISTINCT FROM :last AND ", "")
+    assert blind != hot._CLAIM
+    with monkeypatch.context() as patch:
+        patch.setattr(hot, "_CLAIM", blind)
+        with pytest.raises(AssertionError):
+            test_a_claim_that_arrives_late_takes_nothing(stage)
+    with monkeypatch.context() as patch:
+        patch.setattr(holding, "_give_back_unknown", lambda *_: None)
+        with pytest.raises(AssertionError):
+            test_what_a_late_claim_took_is_claimed_again(stage)
 
 
 def forget_commits(patch: pytest.MonkeyPatch) -> None:
@@ -408,7 +454,7 @@ def test_without_patience_a_lost_answer_is_an_error(stage: Stage) -> None:
     address = through(stage.proxy, stage.database)
     impatient = SqlLedger(address, ledger_clock=scene.world.clock, patience=0.0)
     impatient.check()
-    for cut in Cut:
+    for cut in LOST:
         stage.proxy.arm(0, cut)
         with pytest.raises(LedgerUnreachable, match="gives no answer"):
             impatient.commit(worker, results)
@@ -434,5 +480,5 @@ def test_an_initialisation_whose_connection_is_cut(database: str, proxy: Postgre
 
     count = initialise(None, Cut.BEFORE)
     chosen = {*range(0, count, EVERY), count - 1}
-    for statement, cut in itertools.product(sorted(chosen), Cut):
+    for statement, cut in itertools.product(sorted(chosen), LOST):
         initialise(statement, cut)

@@ -39,9 +39,17 @@ _LOSSES = -1
 
 
 def claim(
-    tx: Transaction, worker: str, token: str, limit: int, *, alone: bool, cursor: Cursor
+    tx: Transaction,
+    policy: Policy,
+    worker: str,
+    token: str,
+    limit: int,
+    *,
+    alone: bool,
+    cursor: Cursor,
+    last: str | None,
 ) -> Claimed:
-    """Claim in any case."""
+    """Claim in any case. `last` is as for `hot.claim`."""
     process = Process(tx, worker)
     if process.state != WorkerState.LIVE:
         raise WorkerReaped(
@@ -51,6 +59,8 @@ def claim(
     if token == process.last_token:
         rows = tx.rows(sql.LEASED_UNDER, worker=process.id, token=token)
         return Claimed(lease(token, rows), cursor, process.now)
+    if process.last_token is not None and last not in ("", process.last_token):
+        _give_back_unknown(process, policy, process.last_token)
     # A cursor ahead of the ledger's clock was set before that went back.
     since = cursor.due if cursor.due <= process.now else 0
     due = _due(process, limit, most_losses(alone), since)
@@ -65,6 +75,15 @@ def claim(
         process.save(last_token=token, claims_since=min(process.claims_since, process.now))
     cursor = Cursor(ready[-1][0] if ready else cursor.ready, min(since, nothing_due(process.now)))
     return Claimed(lease(token, sorted([*due, *ready])), cursor, process.now)
+
+
+def _give_back_unknown(process: Process, policy: Policy, token: str) -> None:
+    """Release what a claim took that arrived after its answer was no longer waited for."""
+    moves = Moves(process, State.LEASED, policy)
+    for row in process.tx.rows(sql.HELD_UNDER, worker=process.id, token=token):
+        moves.release(Row(*row), ReleaseReason.DRAIN, others_committed=False)
+    moves.save()
+    process.save()
 
 
 def _due(process: Process, limit: int, most: int, since: int) -> Sequence[Any]:

@@ -71,11 +71,22 @@ def nothing_due(now: int) -> int:
 
 
 def claim(
-    tx: Transaction, worker: str, token: str, limit: int, alone: bool, cursor: Cursor
+    tx: Transaction,
+    worker: str,
+    token: str,
+    limit: int,
+    alone: bool,
+    cursor: Cursor,
+    last: str | None,
 ) -> Claimed:
-    """Claim ready items. Raises Unusual where something delayed is due, or nothing is ready."""
-    run = _claim_in_one if tx.dialect is POSTGRESQL else _claim_by_range
-    return run(tx, worker, token, limit, most_losses(alone), cursor)
+    """Claim ready items. Raises Unusual where something delayed is due, or nothing is ready.
+
+    `last`: the token of the worker's last claim that brought something, as this client knows
+    it; none if there was none, empty if it does not know.
+    """
+    if tx.dialect is not POSTGRESQL:
+        return _claim_by_range(tx, worker, token, limit, most_losses(alone), cursor)
+    return _claim_in_one(tx, worker, token, limit, most_losses(alone), cursor, last)
 
 
 def commit(tx: Transaction, worker: str, results: Sequence[Result]) -> Committed:
@@ -97,6 +108,8 @@ def commit(tx: Transaction, worker: str, results: Sequence[Result]) -> Committed
 
 # LATERAL with a LIMIT keeps a join in the one direction that is right for any statistics.
 # FOR UPDATE waits for a reaper that holds the worker's row, and then sees what it wrote.
+# One statement may reach the server after its sender has given it up, asked again and gone on
+# (a proxy held it): the worker's last token is then another than the sender knew.
 _CLAIM = f"""
 WITH me AS MATERIALIZED (
   SELECT id, run_id, state, last_token, committed, $now AS now
@@ -109,7 +122,8 @@ WITH me AS MATERIALIZED (
   ) AS found
 ), go AS MATERIALIZED (
   SELECT me.run_id FROM me, due
-  WHERE NOT due.found AND me.state = 'live' AND me.last_token IS DISTINCT FROM :token
+  WHERE NOT due.found AND me.state = 'live'
+  AND me.last_token IS NOT DISTINCT FROM :last AND me.last_token IS DISTINCT FROM :token
 ), ahead AS MATERIALIZED (
   SELECT ctid AS place, id FROM ready
   WHERE run_id = (SELECT run_id FROM go) AND id > :after
@@ -143,12 +157,19 @@ ORDER BY g.id
 
 
 def _claim_in_one(
-    tx: Transaction, worker: str, token: str, limit: int, most: int, cursor: Cursor
+    tx: Transaction,
+    worker: str,
+    token: str,
+    limit: int,
+    most: int,
+    cursor: Cursor,
+    last: str | None,
 ) -> Claimed:
     rows = tx.rows(
         _CLAIM,
         worker=worker,
         token=token,
+        last=last,
         limit=limit,
         most=most,
         after=cursor.ready,
@@ -160,8 +181,8 @@ def _claim_in_one(
     found = [row[1:] for row in rows]
     behind = [row[0] for row in found if row[0] <= cursor.ready]
     # What lies behind was taken last, after the cursor had wrapped.
-    last = behind[-1] if behind else found[-1][0]
-    return Claimed(lease(token, found), Cursor(last, nothing_due(now)), now)
+    ready = behind[-1] if behind else found[-1][0]
+    return Claimed(lease(token, found), Cursor(ready, nothing_due(now)), now)
 
 
 _COMMIT = f"""

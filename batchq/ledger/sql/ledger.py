@@ -66,6 +66,7 @@ class SqlLedger:
         self._clock = clock or SystemClock()
         self._contact = Contact()
         self._cursors: dict[str, int] = {}
+        self._last_tokens: dict[str, str | None] = {}
         self._due: dict[tuple[str, bool], int] = {}
 
     # -- schema and runs ---------------------------------------------------------
@@ -122,6 +123,7 @@ class SqlLedger:
             )
         )
         if rows:
+            self._last_tokens[worker] = None
             self._seen(rows[0][0])
         elif not self.beat(worker, ttl):
             raise WorkerReaped(
@@ -161,12 +163,14 @@ class SqlLedger:
     def claim(self, worker: str, token: str, limit: int, *, alone: bool) -> Lease | None:
         due = self._due.get((worker, alone), 0)
         cursor = hot.Cursor(self._cursors.get(worker, 0), due)
+        last = self._last_tokens.get(worker, "")
         try:
-            claimed = self._hot(lambda tx: hot.claim(tx, worker, token, limit, alone, cursor))
+            claimed = self._hot(lambda tx: hot.claim(tx, worker, token, limit, alone, cursor, last))
         except hot.Unusual:
-            claimed = self._write(
-                lambda tx: holding.claim(tx, worker, token, limit, alone=alone, cursor=cursor)
-            )
+            rest = partial(holding.claim, alone=alone, cursor=cursor, last=last)
+            claimed = self._write(lambda tx: rest(tx, self._policy, worker, token, limit))
+        if claimed.lease is not None:
+            self._last_tokens[worker] = token
         self._cursors[worker] = claimed.cursor.ready
         # Who may not claim alone does not see all that is due.
         self._due[worker, alone] = claimed.cursor.due

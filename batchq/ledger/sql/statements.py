@@ -133,6 +133,11 @@ SELECT id, {_COUNTERS} FROM leased WHERE worker_id = :worker
 ORDER BY id LIMIT :limit $for_update
 """
 
+HELD_UNDER = f"""
+SELECT id, {_COUNTERS} FROM leased WHERE worker_id = :worker AND token = :token
+ORDER BY id $for_update
+"""
+
 # -- claiming ----------------------------------------------------------------------------
 
 DUE = f"""
