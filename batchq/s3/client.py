@@ -22,9 +22,8 @@ from urllib3.exceptions import HTTPError
 from batchq.clock import Clock, random_fraction
 from batchq.errors import AccessDenied, BatchqError, UsageError
 from batchq.redact import redact
-from batchq.s3.objects import Objects, refusal_of
+from batchq.s3.objects import Credentials, Objects, refusal_of
 from batchq.s3.refusals import Refusal, Refused, Unanswered
-from batchq.s3.signing import Credentials
 
 __all__ = ["Client", "Connection", "Limits"]
 
@@ -73,7 +72,7 @@ class Connection:
     `refreshes`: the SDK gets new credentials by itself, so that these expire by accident only.
     """
 
-    def __init__(self, limits: Limits, clock: Clock) -> None:
+    def __init__(self, limits: Limits) -> None:
         session = get_session()
         config = Config(
             connect_timeout=limits.timeout,
@@ -93,7 +92,6 @@ class Connection:
         self.objects = Objects(
             self.s3,
             self._current_credentials,
-            clock,
             connections=limits.connections,
             timeout=limits.timeout,
             certificates=session.get_config_variable("ca_bundle"),
@@ -155,7 +153,7 @@ class Client:
         with self._connecting:
             if self._connection is None:
                 try:
-                    self._connection = Connection(self._limits, self._clock)
+                    self._connection = Connection(self._limits)
                 except ValueError as error:
                     raise self._unsendable(error) from error
             return self._connection

@@ -1,9 +1,9 @@
 """Putting, getting and heading single objects: what is asked for each item, and so often.
 
-These requests go past the SDK, which spends a millisecond of CPU on each, on the cores that
-feed the device: two thirds of it on the general machinery of models, rules, validators and
-hooks. Who asks (credentials, renewed by the SDK) and where a bucket
-is (endpoint, style of address, region) is still for the SDK to say: it asks for the bucket
+These requests are made of the SDK's parts and go past its client, which spends a millisecond
+of CPU on each, on the cores that feed the device: two thirds of it on the general machinery of
+models, rules, validators and hooks. Credentials, signatures and connections are the SDK's. Where
+a bucket is (endpoint, style of address, region) its client says too: it asks for the bucket
 itself first, with HeadBucket, follows wherever that leads, and what it sent at last is the
 pattern for the rest.
 """
@@ -20,25 +20,23 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
 
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest, AWSResponse
 from botocore.exceptions import ClientError
-from botocore.httpsession import ProxyConfiguration, get_cert_path
+from botocore.httpsession import URLLib3Session
 from botocore.utils import get_environ_proxies
-from urllib3 import BaseHTTPResponse, HTTPConnectionPool, PoolManager, ProxyManager, Timeout
 from urllib3.connection import HTTPConnection
 
-from batchq.clock import Clock
 from batchq.errors import UsageError
 from batchq.s3.refusals import Refusal, Refused
-from batchq.s3.signing import Credentials, Signer
 
-__all__ = ["Answer", "Damaged", "Objects", "refusal_of", "whole_sha256"]
+__all__ = ["Answer", "Credentials", "Damaged", "Objects", "refusal_of", "whole_sha256"]
 
 _METHODS = {"PutObject": "PUT", "HeadObject": "HEAD", "GetObject": "GET"}
-_NO_BYTES = hashlib.sha256(b"").hexdigest()
 _SCOPE = re.compile(r"Credential=[^,]*/\d{8}/([^/,]+)/([^/,]+)/aws4_request")
 
 _SUMS: Mapping[str, Callable[[bytes], bytes]] = {
@@ -60,15 +58,27 @@ class Answer:
     body: bytes
 
 
+class Credentials(Protocol):
+    """Who asks. `token`: that of a session, where there is one."""
+
+    @property
+    def access_key(self) -> str: ...
+
+    @property
+    def secret_key(self) -> str: ...
+
+    @property
+    def token(self) -> str | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a bucket's objects are: `above` stands before each key, `base` before that."""
+    """Where a bucket's objects are: their addresses begin with `above`."""
 
-    pool: HTTPConnectionPool
-    host: str
-    base: str
+    http: URLLib3Session
     above: str
-    signer: Signer
+    region: str
+    service: str
 
 
 class Objects:
@@ -83,7 +93,6 @@ class Objects:
         self,
         s3: Any,
         credentials: Callable[[], Credentials],
-        clock: Clock,
         *,
         connections: int,
         timeout: float,
@@ -91,7 +100,6 @@ class Objects:
     ) -> None:
         self._s3 = s3
         self._credentials = credentials
-        self._clock = clock
         self._connections = connections
         self._timeout = timeout
         self._certificates = certificates
@@ -109,54 +117,38 @@ class Objects:
         headers: Mapping[str, str],
         version: str | None = None,
         body: bytes = b"",
-        sha256: str = _NO_BYTES,
         look: Callable[[Mapping[str, str]], None] | None = None,
     ) -> Answer:
-        """PutObject, HeadObject or GetObject; `sha256` is that of the body, in hex.
+        """PutObject, HeadObject or GetObject.
 
         `look` sees the answer's headers before its body is read, which it may refuse by
-        raising. A whole body is checked against the checksums that came with it. Raises
-        Refused, and what the SDK and urllib3 raise where there is no answer.
+        raising. A body is checked against its length, and a whole one against the checksums
+        that came with it. Raises Refused, and what the SDK raises where there is no answer.
         """
-        method, place = _METHODS[operation], self._place(bucket)
-        path = place.above + quote(key)
-        query = "" if version is None else f"versionId={quote(version, safe='')}"
-        signed = place.signer.sign(
-            method,
-            path,
-            query,
-            {**headers, "host": place.host},
-            sha256=sha256,
-            credentials=self._credentials(),
-            now=self._clock.now(),
+        place = self._place(bucket)
+        query = "" if version is None else f"?versionId={quote(version, safe='')}"
+        request = AWSRequest(
+            method=_METHODS[operation],
+            url=place.above + quote(key) + query,
+            headers={**headers, "user-agent": "batchq"},
+            data=body,
         )
-        # Not signed: proxies may add to it.
-        signed["user-agent"] = "batchq"
-        if method == "PUT":
-            signed["content-length"] = str(len(body))
-        answer = place.pool.urlopen(
-            method,
-            place.base + path + (query and f"?{query}"),
-            body=body or None,
-            headers=signed,
-            retries=False,
-            redirect=False,
-            assert_same_host=False,
-            preload_content=look is None,
-            decode_content=False,
-        )
+        S3SigV4Auth(self._credentials(), place.service, place.region).add_auth(request)
+        prepared = request.prepare()
+        prepared.stream_output = look is not None
+        answer = place.http.send(prepared)
         try:
-            if answer.status >= 300:
+            if answer.status_code >= 300:
                 raise Refused(_refusal(operation, answer))
             if look is not None:
                 look(answer.headers)
-            data = answer.data
+            data: bytes = answer.content
         finally:
             if look is not None:
                 # What was not read to its end must not go back to the pool of connections.
-                answer.close()
-        if method == "GET" and answer.status == 200:
-            _check(answer.headers, data)
+                answer.raw.close()
+        if operation == "GetObject":
+            _check(answer.headers, data, whole=answer.status_code == 200)
         return Answer(answer.headers, data)
 
     # -- where a bucket is -------------------------------------------------------
@@ -188,9 +180,9 @@ class Objects:
                 f"{bucket}: the SDK signs its requests in another way than by version 4",
                 hint="remove what asks for that from the SDK's configuration",
             )
-        pool, base = self._pool(f"{url.scheme}://{url.netloc}")
-        above = f"{url.path.rstrip('/')}/"
-        place = _Place(pool, url.netloc, base, above, Signer(*scope.groups()))
+        server = f"{url.scheme}://{url.netloc}"
+        above = f"{server}{url.path.rstrip('/')}/"
+        place = _Place(self._connected(server), above, *scope.groups())
         if final:
             self._places[bucket] = place
         return place
@@ -198,26 +190,17 @@ class Objects:
     def _note(self, request: Any, **_: Any) -> None:
         self._sent = request
 
-    def _pool(self, url: str) -> tuple[HTTPConnectionPool, str]:
-        """Connections to a server, and what stands before a path in a request to it."""
-        secure = url.startswith("https:")
-        options: dict[str, Any] = {
-            "maxsize": self._connections,
-            "timeout": Timeout(connect=self._timeout, read=self._timeout),
-            "socket_options": [
+    def _connected(self, server: str) -> URLLib3Session:
+        return URLLib3Session(
+            verify=self._certificates or os.environ.get("REQUESTS_CA_BUNDLE") or True,
+            proxies=get_environ_proxies(server),
+            timeout=(self._timeout, self._timeout),
+            max_pool_connections=self._connections,
+            socket_options=[
                 *HTTPConnection.default_socket_options,
                 (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
             ],
-        }
-        if secure:
-            trusted = self._certificates or os.environ.get("REQUESTS_CA_BUNDLE") or True
-            options |= {"cert_reqs": "CERT_REQUIRED", "ca_certs": get_cert_path(trusted)}
-        proxies = ProxyConfiguration(get_environ_proxies(url))
-        proxy = proxies.proxy_url_for(url)
-        if proxy is None:
-            return PoolManager(**options).connection_from_url(url), ""
-        manager = ProxyManager(proxy, proxy_headers=proxies.proxy_headers_for(proxy), **options)
-        return manager.connection_from_url(url), "" if secure else url
+        )
 
 
 def whole_sha256(headers: Mapping[str, str]) -> str | None:
@@ -243,13 +226,13 @@ def refusal_of(error: ClientError) -> Refusal:
     )
 
 
-def _refusal(operation: str, answer: BaseHTTPResponse) -> Refusal:
+def _refusal(operation: str, answer: AWSResponse) -> Refusal:
     """A HEAD has no body: then the status is all there is, also in place of a code."""
-    status = answer.status
-    code, message = str(status), answer.reason or ""
-    if answer.data:
+    status = answer.status_code
+    code, message = str(status), answer.raw.reason or ""
+    if answer.content:
         try:
-            error = ElementTree.fromstring(answer.data)
+            error = ElementTree.fromstring(answer.content)
         except ElementTree.ParseError:
             raise Damaged(f"{operation} was answered {status}, and not in XML") from None
         code = error.findtext("Code") or code
@@ -257,8 +240,10 @@ def _refusal(operation: str, answer: BaseHTTPResponse) -> Refusal:
     return Refusal(operation, status, code, message)
 
 
-def _check(headers: Mapping[str, str], data: bytes) -> None:
-    for name, computed in _SUMS.items():
+def _check(headers: Mapping[str, str], data: bytes, *, whole: bool) -> None:
+    if len(data) != int(headers.get("content-length", len(data))):
+        raise Damaged(f"{len(data):,} bytes of {int(headers['content-length']):,} were received")
+    for name, computed in _SUMS.items() if whole else ():
         value = headers.get(f"x-amz-checksum-{name}", "-")
         # One of parts is followed by their number.
         if "-" not in value and value != base64.b64encode(computed(data)).decode():

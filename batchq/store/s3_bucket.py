@@ -64,7 +64,7 @@ class Bucket:
             "x-amz-sdk-checksum-algorithm": "SHA256",
         }
         try:
-            self._send("PutObject", path, headers, body=data, sha256=sha256)
+            self._send("PutObject", path, headers, body=data)
         except Refused as refused:
             if refused.refusal.status == 412:
                 return False

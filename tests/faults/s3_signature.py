@@ -1,6 +1,6 @@
 """Who signed a request, and whether they did: version 4, as its specification tells a server.
 
-Written apart from `batchq.s3.signing`, and met by the SDK's own requests too.
+Written apart from the SDK, whose requests it checks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The client of the S3 protocol where it does itself what the SDK would do."""
+"""The client of the S3 protocol where it goes past that of the SDK."""
 
 from __future__ import annotations
 
@@ -6,22 +6,15 @@ import base64
 import hashlib
 import zlib
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import ReadOnlyCredentials
 
 from batchq.clock import ManualClock
 from batchq.errors import AccessDenied
-from batchq.result import sha256_hex
 from batchq.s3.client import Client, Limits
 from batchq.s3.objects import Answer
 from batchq.s3.refusals import Refused, Unanswered
-from batchq.s3.signing import Signer
 from tests.faults.certificates import Authority
 from tests.faults.s3_state import Stored
 from tests.faults.strict_s3 import Fault, StrictS3
@@ -46,59 +39,10 @@ def get(asking: Client, key: str, bucket: str = BUCKET, **headers: str) -> Answe
 
 
 def put(asking: Client, key: str, data: bytes) -> Answer:
-    return asking.ask(
-        lambda c: c.objects.send(
-            "PutObject", BUCKET, key, headers={}, body=data, sha256=sha256_hex(data)
-        )
-    )
+    return asking.ask(lambda c: c.objects.send("PutObject", BUCKET, key, headers={}, body=data))
 
 
 # -- signatures ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("token", [None, "a-session/token=="])
-@pytest.mark.parametrize("query", ["", "versionId=a%2Fb%2Bc%3D"])
-def test_a_signature_is_the_one_that_the_sdk_makes(
-    monkeypatch: pytest.MonkeyPatch, key: str, token: str | None, query: str
-) -> None:
-    """For each kind of key, with and without a session, at the same moment."""
-    credentials = ReadOnlyCredentials("AKID", "a-secret", token)
-    path, payload, now = f"/bucket/{quote(key)}", b"payload", 1_750_000_000.0
-    headers = {"host": "example.test:9000", "if-none-match": "*", "x-amz-meta-a": "b"}
-
-    ours = Signer("eu-west-1").sign(
-        "PUT", path, query, headers, sha256=sha256_hex(payload), credentials=credentials, now=now
-    )
-
-    request = AWSRequest(
-        method="PUT",
-        url=f"http://example.test:9000{path}" + (query and f"?{query}"),
-        data=payload,
-        headers={name: value for name, value in headers.items() if name != "host"},
-    )
-    moment = datetime.fromtimestamp(now, UTC)
-    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: moment)
-    S3SigV4Auth(credentials, "s3", "eu-west-1").add_auth(request)
-    assert request.headers["Authorization"] == ours["authorization"]
-    assert request.headers.get("X-Amz-Security-Token") == ours.get("x-amz-security-token")
-
-
-def test_the_key_of_a_day_is_not_used_for_the_next() -> None:
-    """Nor that of old credentials for new ones."""
-    signer, headers = Signer("us-east-1"), {"host": "h"}
-
-    def signature(secret: str, now: float) -> str:
-        credentials = ReadOnlyCredentials("AKID", secret, None)
-        signed = signer.sign(
-            "GET", "/", "", headers, sha256="0" * 64, credentials=credentials, now=now
-        )
-        return signed["authorization"].rpartition("=")[2]
-
-    noon = 1_750_000_000.0
-    first = signature("one", noon)
-    assert len({first, signature("two", noon), signature("one", noon + 86_400)}) == 3
-    assert first == signature("one", noon)
 
 
 @pytest.mark.parametrize("key", KEYS)
