@@ -8,11 +8,23 @@ from typing import Protocol
 
 from batchq.errors import BatchqError
 
-__all__ = ["Extractor", "Found", "Reader", "Skipped", "Source", "SourceUnavailable"]
+__all__ = [
+    "Extractor",
+    "Found",
+    "Reader",
+    "Skipped",
+    "Source",
+    "SourceAbsent",
+    "SourceUnavailable",
+]
 
 
 class SourceUnavailable(BatchqError):
     """Where the documents lie gave no answer. It says nothing about any document."""
+
+
+class SourceAbsent(BatchqError):
+    """What was enqueued is not on this machine at all. It says nothing about any document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +62,8 @@ class Source(Protocol):
 class Reader(Protocol):
     """Reads documents by locator. Safe for threads.
 
-    Each verb raises SourceUnavailable where there was no answer, and AccessDenied where
-    no document can be read with these credentials.
+    Each verb raises SourceUnavailable where there was no answer; AccessDenied where no
+    document can be read with these credentials, and SourceAbsent where none is here.
     """
 
     def fingerprint(self, locator: str) -> tuple[str, int]:

@@ -17,7 +17,14 @@ from batchq.errors import UsageError
 from batchq.source.base import Found, Skipped
 from batchq.source.globs import matcher
 from batchq.source.local import LocalReader
-from batchq.source.names import checked_prefix, quoted, to_locator, to_name, to_names
+from batchq.source.names import (
+    checked_prefix,
+    locator_below,
+    quoted,
+    to_locator,
+    to_name,
+    to_names,
+)
 
 __all__ = ["DirectorySource", "LocalReader"]
 
@@ -91,7 +98,7 @@ class DirectorySource:
         """
         if self._file is not None:
             source_id = f"{self._name}/{to_name(os.path.basename(self._file))}"
-            yield _linked(os.path.realpath(self._file), source_id)
+            yield self._linked(os.path.realpath(self._file), source_id)
             return
         pending = [_Folder(self._path, self._name, "", self._all_wanted)]
         while pending:
@@ -112,7 +119,7 @@ class DirectorySource:
 
     def _list_files(self, folder: _Folder, names: Sequence[bytes]) -> Iterator[Found | Skipped]:
         base = os.path.join(folder.path, b"")
-        base_id, base_locator = f"{folder.source_id}/", to_locator(base)
+        base_id, base_locator = f"{folder.source_id}/", locator_below(self._path, base)
         all_wanted = folder.taken and self._none_excluded
         for name, shown, twin in _in_order(names):
             path = base + name
@@ -163,24 +170,28 @@ class DirectorySource:
             target = os.path.realpath(link, strict=True)
         except OSError as error:
             return Skipped(source_id, f"link not followed: {_reason(error)}")
-        if not target.startswith(os.path.join(self._path, b"")):
+        if not self._is_below(target):
             return Skipped(source_id, "link not followed: it leads outside the folder enqueued")
-        return None if target in self._avoid else _linked(target, source_id)
+        return None if target in self._avoid else self._linked(target, source_id)
+
+    def _is_below(self, path: bytes) -> bool:
+        return path.startswith(os.path.join(self._path, b""))
+
+    def _linked(self, target: bytes, source_id: str) -> Found | Skipped:
+        try:
+            status = os.lstat(target)
+        except OSError as error:
+            return Skipped(source_id, _reason(error))
+        if stat.S_ISREG(status.st_mode):
+            below = self._is_below(target)
+            locator = locator_below(self._path, target) if below else to_locator(target)
+            return Found(source_id, locator, status.st_size)
+        return Skipped(source_id, f"link not followed: it leads to {_kind(status.st_mode)}")
 
 
 def _either(matches: Callable[[str], bool], folder: str) -> bool:
     """Whether a folder or all that lies below it is meant."""
     return matches(folder) or matches(f"{folder}/")
-
-
-def _linked(target: bytes, source_id: str) -> Found | Skipped:
-    try:
-        status = os.lstat(target)
-    except OSError as error:
-        return Skipped(source_id, _reason(error))
-    if stat.S_ISREG(status.st_mode):
-        return Found(source_id, to_locator(target), status.st_size)
-    return Skipped(source_id, f"link not followed: it leads to {_kind(status.st_mode)}")
 
 
 def _in_order(names: Sequence[bytes]) -> Iterator[tuple[bytes, str, bool]]:

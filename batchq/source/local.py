@@ -8,8 +8,8 @@ import os
 import stat
 
 from batchq.errors import DocumentError
-from batchq.source.base import SourceUnavailable
-from batchq.source.names import from_locator
+from batchq.source.base import SourceAbsent, SourceUnavailable
+from batchq.source.names import from_locator, root_of
 
 __all__ = ["LocalReader", "document_error", "open_regular"]
 
@@ -42,7 +42,7 @@ class LocalReader:
     def fingerprint(self, locator: str) -> tuple[str, int]:
         """The source version (`sha256:<hex>`) and size in bytes, in one pass.
 
-        Raises DocumentError: `source_missing`, `source_unreadable`; SourceUnavailable.
+        Raises DocumentError: `source_missing`, `source_unreadable`; and as `Reader` does.
         """
         try:
             fd, size = open_regular(locator)
@@ -66,8 +66,8 @@ class LocalReader:
         """The bytes, proven to be those of `source_version`.
 
         Raises DocumentError: `source_missing`, `source_changed`, `too_large` (above
-        `limit` bytes), each final; `source_unreadable`, which is not. SourceUnavailable where
-        the error is none of the document's.
+        `limit` bytes), each final; `source_unreadable`, which is not. SourceUnavailable
+        and SourceAbsent where the error is none of the document's.
         """
         try:
             fd, size = open_regular(locator)
@@ -112,7 +112,9 @@ def open_regular(locator: str) -> tuple[int, int]:
     return fd, status.st_size
 
 
-def document_error(locator: str, error: OSError) -> DocumentError | SourceUnavailable:
+def document_error(
+    locator: str, error: OSError
+) -> DocumentError | SourceUnavailable | SourceAbsent:
     """What an error of the file system says: of the document, or of nothing but the machine."""
     if error.errno in _NO_ANSWER:
         return SourceUnavailable(
@@ -124,5 +126,26 @@ def document_error(locator: str, error: OSError) -> DocumentError | SourceUnavai
         return DocumentError("source_changed", f"{locator} is {reason}", final=True)
     reason = (error.strerror or str(error)).lower()
     if isinstance(error, FileNotFoundError | NotADirectoryError):
+        root = root_of(locator)
+        if root is not None and not _holds_something(root):
+            return SourceAbsent(
+                f"the folder {os.fsdecode(root)} that documents were enqueued from is not here, "
+                "or is empty",
+                hint="mount it on this machine as it was there; with results in S3 enqueue keeps "
+                "copies for every worker. If the documents are gone for good, put any file "
+                "there, and they end as source_missing",
+            )
         return DocumentError("source_missing", f"{locator}: {reason}", final=True)
     return DocumentError("source_unreadable", f"{locator}: {reason}")
+
+
+def _holds_something(folder: bytes) -> bool:
+    """Where nothing is mounted an empty folder shows, or none."""
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is not None
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        # It may not be listed, and may be read all the same.
+        return True

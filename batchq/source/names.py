@@ -10,7 +10,16 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from batchq.errors import DocumentError, UsageError
 
-__all__ = ["checked_prefix", "from_locator", "quoted", "to_locator", "to_name", "to_names"]
+__all__ = [
+    "checked_prefix",
+    "from_locator",
+    "locator_below",
+    "quoted",
+    "root_of",
+    "to_locator",
+    "to_name",
+    "to_names",
+]
 
 SCHEME = "file://"
 
@@ -49,6 +58,23 @@ def to_names(raws: Sequence[bytes]) -> list[str]:
 def to_locator(path: bytes) -> str:
     """`file:///...` for an absolute path, percent-encoded byte by byte."""
     return SCHEME + quote_from_bytes(path)
+
+
+def locator_below(root: bytes, path: bytes) -> str:
+    """`file:///root//below/it` for a path below the absolute `root`.
+
+    Two slashes are one to the file system, but for the first, and tell `root_of` where the
+    root ends.
+    """
+    if root == b"/":
+        return to_locator(path)
+    return f"{to_locator(root)}/{quote_from_bytes(path[len(root) :])}"
+
+
+def root_of(locator: str) -> bytes | None:
+    """The root of a locator that `locator_below` made, but for `/`; none for any other."""
+    root, mark, _ = locator.removeprefix(SCHEME).partition("//")
+    return unquote_to_bytes(root) if mark else None
 
 
 def quoted(name: bytes) -> str:

@@ -168,6 +168,20 @@ def test_a_failed_document_is_listed_and_sent_back(enqueued: Desk) -> None:
     assert enqueued.json("failures")["failures"] == []
 
 
+def test_a_worker_that_does_not_have_the_documents_leaves_them_to_others(enqueued: Desk) -> None:
+    """Nothing is charged to any: the folder is not mounted there, or its mount was lost."""
+    docs, elsewhere = enqueued.folder / "docs", enqueued.folder / "elsewhere"
+    docs.rename(elsewhere)
+    said = enqueued.run("worker", "--notice", "none")
+    assert said.code == 1
+    assert f"{docs} that documents were enqueued from is not here" in said.err
+    items = enqueued.json("status")["items"]
+    assert (items["ready"], items["dead_lettered"]) == (3, 0)
+
+    elsewhere.rename(docs)
+    assert enqueued.run("worker", "--notice", "none").code == 0
+
+
 def test_a_dry_run_writes_nothing(desk: Desk) -> None:
     """No ledger, no folder, no run."""
     before = sorted(desk.folder.rglob("*"))

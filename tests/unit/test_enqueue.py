@@ -198,7 +198,7 @@ def test_the_version_is_the_digest_of_the_bytes(ledger: Ledger, run: Run, docs: 
     assert state is not None
     assert State.READY is state.state
     assert f"sha256:{sha256_hex(b'three')}" == state.source_version
-    assert f"file://{docs.resolve()}/sub/c.md" == state.locator
+    assert f"file://{docs.resolve()}//sub/c.md" == state.locator
 
 
 def test_an_empty_folder_is_no_error(ledger: Ledger, run: Run, tmp_path: Path) -> None:

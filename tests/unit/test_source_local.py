@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from batchq.errors import DocumentError
-from batchq.source.base import SourceUnavailable
+from batchq.source.base import Found, SourceAbsent, SourceUnavailable
+from batchq.source.directory import DirectorySource
 from batchq.source.local import CHUNK, LocalReader
 from batchq.source.names import to_locator
 from batchq.source.ranges import LocalRanges
@@ -184,3 +185,29 @@ def test_an_error_of_the_machine_is_not_charged_to_the_document(
     ):
         with pytest.raises(SourceUnavailable, match=os.strerror(number).lower()):
             ask(locator)
+
+
+@pytest.mark.parametrize("name", ["docs", "docs/sub/b.md"])
+def test_where_nothing_is_mounted_no_document_is_missing(tmp_path: Path, name: str) -> None:
+    """A worker on a machine without the folder would cost the run all its documents."""
+    docs = tmp_path / "docs"
+    (docs / "sub").mkdir(parents=True)
+    (docs / "sub" / "b.md").write_bytes(b"two")
+    [found] = DirectorySource(tmp_path / name).list()
+    assert isinstance(found, Found)
+    docs.rename(tmp_path / "elsewhere")
+
+    def refused() -> None:
+        for ask in (READER.fingerprint, lambda each: READER.read(each, "sha256:0", 9), LocalRanges):
+            with pytest.raises(SourceAbsent, match="is not here, or is empty") as absent:
+                ask(found.locator)
+            assert str(tmp_path) in str(absent.value)
+
+    refused()
+    (docs / "sub" if name == "docs/sub/b.md" else docs).mkdir(parents=True)
+    refused()
+    (docs / "sub").mkdir(exist_ok=True)
+    (docs / "sub" / "c.md").write_bytes(b"three")
+    with pytest.raises(DocumentError) as missing:
+        READER.read(found.locator, "sha256:0", 9)
+    assert (missing.value.cause, missing.value.final) == ("source_missing", True)

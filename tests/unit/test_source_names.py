@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchq.errors import DocumentError, UsageError
-from batchq.source.names import checked_prefix, from_locator, quoted, to_locator, to_name
+from batchq.source.names import (
+    checked_prefix,
+    from_locator,
+    locator_below,
+    quoted,
+    root_of,
+    to_locator,
+    to_name,
+)
 
 file_names = st.binary(min_size=1, max_size=255).filter(
     lambda name: b"/" not in name and b"\0" not in name
@@ -76,6 +84,16 @@ def test_a_locator_leads_back_to_the_very_bytes(raw: bytes) -> None:
     assert locator == to_locator(b"/folder/") + quoted(raw)
     assert path == from_locator(locator)
     assert unquote_to_bytes(locator[len("file://") :]) == path
+
+
+@pytest.mark.parametrize("root", [b"/mnt/\xff docs", b"/mnt", b"/"])
+def test_a_locator_tells_its_root_from_what_is_below(root: bytes) -> None:
+    """To the file system it is the same path."""
+    path = os.path.join(root, b"a/%2F/\xfe.md")
+    locator = locator_below(root, path)
+    assert root_of(locator) == (None if root == b"/" else root)
+    assert os.path.normpath(from_locator(locator)) == os.path.normpath(path)
+    assert root_of(to_locator(path)) is None
 
 
 def test_only_local_locators_are_read() -> None:

@@ -436,6 +436,7 @@ def test_a_row_that_changed_is_never_read_for_the_old_one(
         path.write_bytes(data)
         assert cause(found, AnyReader()) == ("source_changed", True)
     path.unlink()
+    (tmp_path / "other").touch()
     assert cause(found, AnyReader()) == ("source_missing", True)
 
 
