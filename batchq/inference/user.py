@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
@@ -34,11 +34,12 @@ class UserProcessor:
     """
 
     def __init__(
-        self, spec: str, inner: Processor, code: str, parameters: Mapping[str, Any]
+        self, spec: str, inner: Processor, module: ModuleType, parameters: Mapping[str, Any]
     ) -> None:
         self._spec = spec
         self._inner = inner
-        self._code = code
+        self._top = module.__name__.partition(".")[0]
+        self._code = code_version(module)
         self._parameters = dict(parameters)
         self.batch_tokens = int(getattr(inner, "batch_tokens", _BATCH_TOKENS))
 
@@ -61,7 +62,9 @@ class UserProcessor:
         }
 
     def load(self, device: str) -> None:
-        self._inner.load(device)
+        # Much is imported only here.
+        with _compiled_from_source(self._top):
+            self._inner.load(device)
 
     def prepare(self, document: Document) -> Prepared:
         return self._inner.prepare(document)
@@ -109,7 +112,7 @@ def load_processor(spec: str, parameters: Mapping[str, Any]) -> Processor:
             f"{spec} refuses its parameters: {type(error).__name__}: {error}",
             hint="check [processor] in the configuration",
         ) from error
-    return UserProcessor(spec, instance, code_version(module), parameters)
+    return UserProcessor(spec, instance, module, parameters)
 
 
 def refuse_unknown(kind: str, found: type, parameters: Mapping[str, Any]) -> None:
@@ -230,8 +233,9 @@ def code_version(module: ModuleType) -> str:
     """SHA-256 (hex) over every file of the module's top-level module or package.
 
     Covers names relative to it and contents, of data files too; not what Python or
-    an editor leaves there (`__pycache__`, `*.pyc`, names that begin with a dot), and not
-    what the code imports from elsewhere. Raises UsageError for a module without files.
+    an editor leaves there (`__pycache__`, a `.pyc` beside its source, names that begin with
+    a dot), and not what the code imports from elsewhere. Raises UsageError for a module
+    without files.
     """
     digest = hashlib.sha256()
     count = 0
@@ -262,16 +266,25 @@ def _files(module: ModuleType) -> Iterator[tuple[str, Path]]:
             yield Path(spec.origin).name, Path(spec.origin)
         return
     for folder in folders:
-        for parent, inner, names in os.walk(folder):
-            inner[:] = [name for name in inner if not _left_behind(name)]
-            for name in names:
-                path = Path(parent, name)
-                if not _left_behind(name) and path.is_file():
-                    yield (Path(top) / path.relative_to(folder)).as_posix(), path
+        yield from _below(Path(folder), PurePosixPath(top), ())
 
 
-def _left_behind(name: str) -> bool:
-    return name.startswith(".") or name == "__pycache__" or name.endswith((".pyc", ".pyo"))
+def _below(folder: Path, name: PurePosixPath, above: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    """Files also behind links to folders, as Python imports them; no folder within itself."""
+    real = os.path.realpath(folder)
+    if real in above or not folder.is_dir():
+        return
+    inside = {path.name: path for path in folder.iterdir()}
+    for each, path in inside.items():
+        if each.startswith(".") or each == "__pycache__":
+            continue
+        # Beside its source bytecode is never imported; without it, it is the code.
+        if path.suffix in (".pyc", ".pyo") and f"{path.stem}.py" in inside:
+            continue
+        if path.is_dir():
+            yield from _below(path, name / each, (*above, real))
+        elif path.is_file():
+            yield (name / each).as_posix(), path
 
 
 def _where(module: ModuleType) -> str:

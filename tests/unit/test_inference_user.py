@@ -216,6 +216,48 @@ def test_what_python_and_editors_leave_behind_does_not_count(
     assert before == version("littered")
 
 
+def test_what_is_imported_through_a_link_or_without_its_source_counts(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is shared by links, and a vendor's bytecode, are code like any other."""
+    monkeypatch.syspath_prepend(str(here))
+    folder = package(here, "linked")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "rules.py").write_text("MARK = 1")
+    (folder / "shared").symlink_to(tmp_path / "shared")
+    (folder / "itself").symlink_to(folder)
+    versions = [version("linked")]
+    for path, content in (
+        (tmp_path / "shared" / "rules.py", b"MARK = 2"),
+        (folder / "vendored.pyc", b"1"),
+        (folder / "vendored.pyc", b"2"),
+    ):
+        path.write_bytes(content)
+        versions.append(version("linked"))
+    assert len(set(versions)) == 4
+    (folder / "vendored.py").write_text("")
+    before = version("linked")
+    (folder / "vendored.pyc").write_bytes(b"left behind")
+    assert before == version("linked")
+
+
+def test_what_is_imported_while_it_loads_is_compiled_from_its_source(here: Path) -> None:
+    """Bytecode may be of an older file of the same time and size."""
+    folder = here / "late"
+    folder.mkdir()
+    code = SHOUT.replace("self.device = device", "import late.inner")
+    (folder / "__init__.py").write_text(code)
+    inner = folder / "inner.py"
+    inner.write_text("MARK = 1")
+    py_compile.compile(str(inner))
+    status = inner.stat()
+    inner.write_text("MARK = 2")
+    os.utime(inner, ns=(status.st_atime_ns, status.st_mtime_ns))
+    processor = load_processor("late:Shout", {})
+    processor.load("cpu")
+    assert sys.modules["late"].inner.MARK == 2
+
+
 def test_the_place_of_a_module_is_no_part_of_its_version(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
