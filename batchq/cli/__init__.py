@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -28,6 +29,9 @@ from batchq.cli import (
 from batchq.errors import BatchqError, ExitCode, UsageError
 
 __all__ = ["app", "main"]
+
+LINGER_S = 5.0
+"""How long threads may go on when a command is over."""
 
 # Rich's own help costs 40 ms more and says the same.
 app = typer.Typer(
@@ -75,7 +79,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = ExitCode.ERROR
     if not streams.flush():
         code = code or ExitCode.ERROR
+    if arguments is None:
+        _end_for_certain(code)
     return code
+
+
+def _end_for_certain(code: int) -> None:
+    """Python waits for every thread at its end, and a processor may have started any.
+
+    A worker that has finished must not occupy its machine for ever.
+    """
+    if threading.active_count() == 1:
+        return
+
+    def end() -> None:
+        from batchq.cli.console import note
+
+        note("warning: threads that a processor started do not end; leaving without them")
+        os._exit(code)
+
+    watch = threading.Timer(LINGER_S, end)
+    watch.daemon = True
+    watch.start()
 
 
 def _run(argv: list[str], *, as_json: bool) -> int:

@@ -66,6 +66,15 @@ def test_what_a_processor_prints_is_no_part_of_the_json(desk: Desk) -> None:
         assert printed in worker.err
 
 
+def test_a_command_ends_though_its_processors_threads_do_not(desk: Desk) -> None:
+    """A worker would say that the run is finished, and stay on its machine for ever."""
+    start = "import threading; threading.Thread(target=threading.Event().wait).start()"
+    desk.write("lingering.py", PRINTING.replace('print("imported")', start))
+    said = desk.run("enqueue", "docs", "--processor", "lingering:Printing")
+    assert (said.code, "4 new" in said.out) == (0, True)
+    assert "leaving without them" in said.err
+
+
 def test_commands_work_without_any_stream(desk: Desk) -> None:
     """As some schedulers start them: nothing that is opened later is taken for one."""
     closed = "<&- >&- 2>&-"
