@@ -15,7 +15,7 @@ from itertools import islice
 from operator import index
 from typing import Any, TypeVar
 
-from batchq.errors import BatchqError, UsageError
+from batchq.errors import BatchqError, DocumentError, UsageError
 from batchq.inference.base import Output, Prepared, Processor
 from batchq.inference.vectors import shortest_floats
 from batchq.item import Document
@@ -139,12 +139,21 @@ def _plain(value: Any) -> Any:
 def _call(cause: str, verb: Callable[[A], R], argument: A) -> R:
     try:
         return _at_home(verb, argument)
-    except (BatchqError, ProcessorFault):
-        raise
     except BaseException as error:
+        if isinstance(error, BatchqError | ProcessorFault) and _is_complete(error):
+            raise
         described = _said(error)
     # Raised outside, since the traceback of what was caught holds tensors.
     raise ProcessorFault(cause, described)
+
+
+def _is_complete(error: BatchqError | ProcessorFault) -> bool:
+    """A class derived from DocumentError may have left out what makes it one."""
+    return not isinstance(error, DocumentError) or (
+        isinstance(getattr(error, "cause", None), str)
+        and isinstance(getattr(error, "message", None), str)
+        and isinstance(getattr(error, "final", None), bool)
+    )
 
 
 def _returned(name: str, verb: Callable[[A], R], argument: A) -> R:

@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 POLL_S = 0.05
 MAX_ERROR_CHARACTERS = 2_000
+MAX_CAUSE_CHARACTERS = 100
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 10.0
 """Between two questions to a ledger that does not answer."""
@@ -99,6 +100,7 @@ class Settler:
         self._outcomes.put(_Completed(work, written))
 
     def failed(self, work: Work, cause: str, error: str, *, final: bool) -> None:
+        cause = for_the_ledger(cause)[:MAX_CAUSE_CHARACTERS]
         self._outcomes.put(_Failed(work, cause, for_the_ledger(error), final))
 
     def released(self, works: Sequence[Work], reason: ReleaseReason) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import pytest
 
-from batchq.errors import BatchqError, DeviceLost, ExitCode, UsageError
+from batchq.errors import BatchqError, DeviceLost, DocumentError, ExitCode, UsageError
 from batchq.inference.base import Document, Output, Prepared
 from batchq.worker.guarded import Guarded, ProcessorFault
 from tests.unit.worker_kit import FAST, POLICY, Kit
@@ -30,6 +30,11 @@ class Unlistable:
 class Silent(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no message either")
+
+
+class Partless(DocumentError):
+    def __init__(self) -> None:
+        pass
 
 
 class Unshowable:
@@ -60,6 +65,9 @@ PREPARES: dict[str, Callable[[], Any]] = {
     "exit": lambda: raise_it(SystemExit(3)),
     "stop iteration": lambda: raise_it(StopIteration()),
     "an error without a message": lambda: raise_it(Silent()),
+    "an error without its parts": lambda: raise_it(Partless()),
+    "an error with odd parts": lambda: raise_it(DocumentError(5, None)),  # type: ignore[arg-type]
+    "a cause that no database keeps": lambda: raise_it(DocumentError("\0" * 5_000, "odd")),
     "what cannot be shown": lambda: Unshowable(),
     "a cost that cannot be shown": lambda: Prepared("odd", Unshowable()),  # type: ignore[arg-type]
 }
@@ -75,6 +83,9 @@ INFERS: dict[str, Callable[[], Any]] = {
     "panic": lambda: raise_it(Panic("at the disco")),
     "interrupt": lambda: raise_it(KeyboardInterrupt()),
     "an error without a message": lambda: raise_it(Silent()),
+    "an error without its parts": lambda: raise_it(Partless()),
+    "an error with odd parts": lambda: raise_it(DocumentError(5, None)),  # type: ignore[arg-type]
+    "a cause that no database keeps": lambda: raise_it(DocumentError("\0" * 5_000, "odd")),
     "what cannot be shown": lambda: Unshowable(),
     "tokens that cannot be shown": lambda: Output(1, Unshowable(), 1),  # type: ignore[arg-type]
 }
@@ -88,6 +99,8 @@ def assert_only_the_odd_one_ended(kit: Kit) -> None:
     assert kit.work() == ExitCode.DEAD_LETTERS
     [letter] = kit.ledger.dead_letters(kit.run, 0, 10)
     assert letter.source_id == "odd"
+    assert letter.cause.isprintable()
+    assert len(letter.cause) <= 100
     assert len(kit.outputs()) == 6
     assert kit.tallies.failures == POLICY.max_failures
 
