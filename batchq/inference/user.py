@@ -41,7 +41,18 @@ class UserProcessor:
         self._top = module.__name__.partition(".")[0]
         self._code = code_version(module)
         self._parameters = dict(parameters)
-        self.batch_tokens = int(getattr(inner, "batch_tokens", _BATCH_TOKENS))
+
+    @property
+    def batch_tokens(self) -> int:
+        """As the class says it, which may know it only once it is loaded."""
+        said = getattr(self._inner, "batch_tokens", None)
+        if said is None:
+            return _BATCH_TOKENS
+        if not isinstance(said, int) or isinstance(said, bool) or said < 1:
+            raise UsageError(
+                f"batch_tokens of {self._spec} is {said!r}", hint="a whole number, 1 or more"
+            )
+        return said
 
     def manifest(self) -> Mapping[str, Any]:
         with _returning(self._spec, "manifest()"):

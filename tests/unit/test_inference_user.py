@@ -367,6 +367,22 @@ def test_stale_bytecode_of_the_same_size_and_time_is_not_executed(
     assert processor.infer([prepared])[0].value == "HEY!"
 
 
+def test_how_much_a_class_likes_at_once_may_be_known_when_it_is_loaded(here: Path) -> None:
+    """It depends on the device; and what is no number of tokens is a usage error."""
+    (here / "sized.py").write_text(
+        SHOUT.replace("self.device = device", "self.batch_tokens = device")
+    )
+    processor = load_processor("sized:Shout", {})
+    assert processor.batch_tokens == 16_384  # type: ignore[attr-defined]
+    for said, allowed in ((7, True), (0, False), ("many", False), (True, False)):
+        processor.load(said)  # type: ignore[arg-type]
+        if allowed:
+            assert processor.batch_tokens == said  # type: ignore[attr-defined]
+            continue
+        with pytest.raises(UsageError, match="batch_tokens of sized:Shout"):
+            _ = processor.batch_tokens  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("where", ["module", "constructor", "manifest"])
 def test_a_processor_that_ends_the_process_is_a_usage_error(here: Path, where: str) -> None:
     """A script without a main guard would end `enqueue` with 0, and nothing was enqueued."""
