@@ -66,7 +66,8 @@ class DirectorySource:
     folder; a file that is itself a SOURCE is always taken. `avoid` names files and
     folders that are passed over wherever they lie: batchq's own ledger and results.
 
-    Raises UsageError if `path` is missing, unreadable or neither folder nor file.
+    Raises UsageError if `path` is missing, unreadable or neither folder nor file, and if
+    it lies in what is to be avoided.
     """
 
     def __init__(
@@ -89,6 +90,13 @@ class DirectorySource:
         self._excluded = matcher(exclude, hidden=True)
         self._enters_hidden = any("/." in f"/{pattern}" for pattern in include)
         self._avoid = frozenset(os.path.realpath(os.fsencode(each)) for each in avoid)
+        here = os.path.join(self._path, b"")
+        if any(here.startswith(os.path.join(each, b"")) for each in self._avoid):
+            raise UsageError(
+                f"SOURCE {os.fsdecode(given)!r} lies in the results folder",
+                hint="give results a folder of their own with --results: each enqueue would take "
+                "those of the last one for documents",
+            )
         self.root = to_locator(self._path)
 
     def list(self) -> Iterator[Found | Skipped]:

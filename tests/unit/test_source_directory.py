@@ -359,6 +359,19 @@ def test_a_document_named_itself_needs_no_pattern(docs: Path) -> None:
     assert found(DirectorySource(docs / "a.txt", include=["*.md"])) == ["docs/a.txt"]
 
 
+@pytest.mark.parametrize("results", [".", "..", "sub/..", "../docs", "/"])
+def test_a_folder_of_results_is_no_source(
+    docs: Path, monkeypatch: pytest.MonkeyPatch, results: str
+) -> None:
+    """Each enqueue would take up what the last one has led to, without end."""
+    write(docs, "sub/a.md")
+    monkeypatch.chdir(docs)
+    for path in (".", docs, "sub", "sub/a.md"):
+        with pytest.raises(UsageError, match="lies in the results folder"):
+            DirectorySource(path, avoid=[results])
+    assert found(DirectorySource(".", avoid=["su", "sub/a", "docs"])) == ["docs/sub/a.md"]
+
+
 def test_what_is_to_be_avoided_is_passed_over(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`batchq enqueue .` must not take up its own ledger and results."""
     write(docs, "a.md", "batchq-data/ledger.db", "batchq-data/results/x.json")
