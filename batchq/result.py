@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring
 from typing import Any
 
 from batchq.item import item_key
@@ -184,7 +185,7 @@ def _opening(source_id: str, source_version: str, processing_version: str) -> by
 
     Spelt out, since this is made for every result of an export.
     """
-    text = _CANONICAL.encode
+    text = encode_basestring
     return (
         f'{{"item_key":"{item_key(source_id, source_version, processing_version)}",'
         f'"processing_version":{text(processing_version)},"schema":"{ENVELOPE_SCHEMA}",'

@@ -157,7 +157,7 @@ def _tell(report: Report, *, removed: bool) -> None:
         say(f"{report.orphans:,} orphans: {left}")
     if report.unsettled:
         note(f"{report.unsettled:,} objects may yet be committed, or are nobody's: they stay")
-    if report.tally_drift is None:
+    if report.tally_drift is None and report.orphans is not None:
         note("the tallies were not compared: the run did not stand still")
     for name, by in (report.tally_drift or {}).items():
         say(f"tally {name} differs: the rows say {by:+,}")

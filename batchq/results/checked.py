@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from batchq.errors import BatchqError
@@ -33,8 +34,8 @@ class Checked:
         and what is added to them."""
         stored = self.row.stored
         added = (
-            f',"stored":{{"key":{json.dumps(stored.key)},"offset":{stored.offset},'
-            f'"length":{stored.length},"sha256":{json.dumps(stored.sha256)}}}}}\n'
+            f',"stored":{{"key":{encode_basestring_ascii(stored.key)},"offset":{stored.offset},'
+            f'"length":{stored.length},"sha256":"{stored.sha256}"}}}}\n'
         )
         return memoryview(self.line.whole)[:-2], added.encode()
 
@@ -73,8 +74,11 @@ def read_checked(run: Run, store: Store, row: CommittedResult) -> Line:
         ) from error
 
 
-def judge(run: Run, row: CommittedResult, data: bytes) -> Line:
-    """The result in the bytes that were read for `row`. Raises DamagedResult."""
+def judge(run: Run, row: CommittedResult, data: bytes, content: bytes | None = None) -> Line:
+    """The result in the bytes that were read for `row`. Raises DamagedResult.
+
+    `content`: what is in them, where they have been unpacked already.
+    """
     return judge_committed(
         data,
         run.layout,
@@ -82,6 +86,7 @@ def judge(run: Run, row: CommittedResult, data: bytes) -> Line:
         source_id=row.source_id,
         source_version=row.source_version,
         processing_version=run.processing_version,
+        content=content,
     )
 
 

@@ -8,7 +8,9 @@ Memory stays flat, whatever the number of results.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -17,7 +19,7 @@ from batchq.ledger.base import Ledger, Run
 from batchq.results.checked import Checked
 from batchq.results.destination import Destination
 from batchq.results.formats import Format, Jsonl, UnfitOutput
-from batchq.results.journal import Growing
+from batchq.results.journal import Buffer, Growing
 from batchq.results.reading import committed_portions
 from batchq.store.base import Store
 
@@ -118,14 +120,31 @@ def _grow(
     """Append what is missing. However this ends, what was appended is counted."""
     after, written, uncounted = growing.after, growing.written, 0
     try:
-        for portion in portions:
-            piece = form.encode(portion)
-            growing.write(piece)
+        for portion, pieces in _encoded(form, portions):
+            uncounted += growing.write(pieces)
             after, written = portion[-1].row.item_id, written + len(portion)
-            uncounted += len(piece)
             if uncounted >= CHECKPOINT_BYTES:
                 growing.checkpoint(after, written)
                 uncounted = 0
             progress(written)
     finally:
         growing.checkpoint(after, written)
+
+
+def _encoded(
+    form: Format, portions: Iterator[list[Checked]]
+) -> Iterator[tuple[list[Checked], Sequence[Buffer]]]:
+    """Each portion with its pieces, in order."""
+    if not form.ahead:
+        for portion in portions:
+            yield portion, form.encode(portion)
+        return
+    ahead: deque[tuple[list[Checked], Future[Sequence[Buffer]]]] = deque()
+    with ThreadPoolExecutor(form.ahead, thread_name_prefix="encode") as pool:
+        for portion in portions:
+            ahead.append((portion, pool.submit(form.encode, portion)))
+            if len(ahead) > form.ahead:
+                portion, pieces = ahead.popleft()
+                yield portion, pieces.result()
+        for portion, pieces in ahead:
+            yield portion, pieces.result()

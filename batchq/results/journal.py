@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,9 +20,14 @@ from typing import Any
 
 from batchq.errors import UsageError
 
-__all__ = ["Growing"]
+__all__ = ["Buffer", "Growing"]
 
 SCHEMA = 1
+
+Buffer = bytes | memoryview
+
+_TOGETHER = os.sysconf("SC_IOV_MAX")
+"""Pieces that the system takes at once."""
 
 
 class Growing:
@@ -39,7 +44,7 @@ class Growing:
         self.after = 0
         self.written = 0
         self._size = 0
-        self._file = self.part.open("ab")
+        self._file = self.part.open("ab", buffering=0)
         # What another attempt left is its progress until this one has judged it.
         self._judged = os.fstat(self._file.fileno()).st_size == 0
         try:
@@ -92,14 +97,17 @@ class Growing:
                 return int(found["after"]), int(found["written"]), int(found["bytes"])
         return None
 
-    def write(self, data: bytes) -> None:
-        self._file.write(data)
+    def write(self, pieces: Sequence[Buffer]) -> int:
+        """Append them, as they are: joined first, they took five times as long. Their size."""
+        size = sum(map(len, pieces))
+        for start in range(0, len(pieces), _TOGETHER):
+            _write_all(self._file.fileno(), pieces[start : start + _TOGETHER])
         # Not the file's size: a write that failed may have left half of its bytes.
-        self._size += len(data)
+        self._size += size
+        return size
 
     def checkpoint(self, after: int, written: int) -> None:
         """Flush what was written, and count it: `written` results up to item id `after`."""
-        self._file.flush()
         os.fsync(self._file.fileno())
         self.after, self.written = after, written
         counted = {
@@ -117,6 +125,15 @@ class Growing:
         """The export is over: leave nothing behind."""
         self._journal.unlink(missing_ok=True)
         self.part.unlink(missing_ok=True)
+
+
+def _write_all(file: int, pieces: Sequence[Buffer]) -> None:
+    written = os.writev(file, pieces)
+    if written < sum(map(len, pieces)):
+        # A full disk takes a part and refuses the rest, which then says why.
+        rest = memoryview(b"".join(pieces))[written:]
+        while rest:
+            rest = rest[os.write(file, rest) :]
 
 
 def _flush_folder(folder: Path) -> None:

@@ -27,6 +27,7 @@ from batchq.item import item_key
 from batchq.ledger.base import Ledger, Run
 from batchq.results.checked import Checked, read_checked
 from batchq.results.formats import Format, UnfitOutput
+from batchq.results.journal import Buffer
 from batchq.store.base import Store
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def parquet_forms(ledger: Ledger, run: Run, store: Store) -> list[Format]:
 class Parquet:
     """`kind`: float or double, for vectors of `dimension` numbers; or json."""
 
+    ahead = 2
+
     def __init__(self, run: Run, kind: str, dimension: int) -> None:
         import pyarrow as pa
 
@@ -92,7 +95,7 @@ class Parquet:
             ]
         )
 
-    def encode(self, portion: list[Checked]) -> bytes:
+    def encode(self, portion: list[Checked]) -> Sequence[Buffer]:
         import pyarrow as pa
 
         outputs = [checked.line.output for checked in portion]
@@ -113,7 +116,7 @@ class Parquet:
             for column, field in zip(columns, self._schema, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        return bytes(batch.serialize())
+        return [memoryview(batch.serialize())]
 
     def finish(self, part: Path) -> Path:
         """Row groups of a bounded size, so that no more than one is in memory."""
@@ -154,20 +157,31 @@ class Parquet:
 
         blank = b"0," * (self._dimension - 1) + b"0"
         rows = [blank if output == b"null" else output[1:-1] for output in outputs]
-        for checked, output, row in zip(portion, outputs, rows, strict=True):
-            if output != b"null" and not _is_vector(output, row, self._dimension):
-                raise UnfitOutput(
-                    f"the output of {checked.row.source_id!r} is no list of "
-                    f"{self._dimension} numbers, as the first one is"
-                )
-        text = pa.array([b",".join(rows)], pa.large_binary()).cast(pa.large_string())
-        numbers = compute.split_pattern(text, ",").flatten().cast(self._number)
+        texts = pa.array(rows, pa.large_binary()).cast(pa.large_string())
+        lists = compute.split_pattern(texts, ",")
+        try:
+            numbers = lists.flatten().cast(self._number)
+        except pa.ArrowInvalid:
+            self._require_vectors(portion, outputs)
+            raise
+        fitting = compute.equal(compute.list_value_length(lists), self._dimension)
+        listed = all(output[:1] in b"[n" for output in outputs)
+        if not (listed and compute.all(fitting).as_py() and _all_finite(numbers)):
+            self._require_vectors(portion, outputs)
         self._require_exact(portion, outputs, numbers)
         return pa.FixedSizeListArray.from_arrays(
             numbers,
             type=pa.list_(self._number, self._dimension),
             mask=pa.array([output == b"null" for output in outputs]),
         )
+
+    def _require_vectors(self, portion: Sequence[Checked], outputs: Sequence[bytes]) -> None:
+        for checked, output in zip(portion, outputs, strict=True):
+            if output != b"null" and not _is_vector(output, self._dimension):
+                raise UnfitOutput(
+                    f"the output of {checked.row.source_id!r} is no list of "
+                    f"{self._dimension} numbers, as the first one is"
+                )
 
     def _require_exact(
         self, portion: Sequence[Checked], outputs: Sequence[bytes], numbers: Any
@@ -187,7 +201,15 @@ class Parquet:
                 )
 
 
-def _is_vector(output: bytes, row: bytes, dimension: int) -> bool:
+def _all_finite(numbers: Any) -> bool:
+    """Infinity is what text that is no number may become, or a number that is too large."""
+    from pyarrow import compute
+
+    return bool(compute.all(compute.is_finite(numbers)).as_py())
+
+
+def _is_vector(output: bytes, dimension: int) -> bool:
+    row = output[1:-1]
     return (
         output[:1] == b"["
         and row != b""
@@ -222,4 +244,4 @@ def _first_output(ledger: Ledger, run: Run, store: Store) -> bytes:
 def _dimension(output: bytes) -> int:
     """How many numbers a vector has, or 0 for what is none."""
     dimension = output.count(b",") + 1
-    return dimension if _is_vector(output, output[1:-1], dimension) else 0
+    return dimension if _is_vector(output, dimension) else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from batchq.result import Line
 from batchq.results.checked import Checked, judge, read_checked
 from batchq.store.base import Store, StoreError
 from batchq.store.committed import DamagedResult
+from batchq.store.frames import unpacked_together
 
 __all__ = ["committed_portions", "documents"]
 
@@ -105,7 +106,15 @@ class _Request:
     """Rows whose bytes are read at once, in the order of their places."""
 
     rows: Sequence[CommittedResult]
-    data: Future[bytes | None]
+    answer: Future[_Answer | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What was read, and the line of each row in it, where all could be unpacked."""
+
+    data: bytes
+    lines: Sequence[bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +130,7 @@ class _Portion:
         """
         lines: dict[int, Line] = {}
         for request in self.requests:
-            _judge(run, request.rows, request.data.result(), lines)
+            _judge(run, request.rows, request.answer.result(), lines)
         return [
             Checked(row, lines.get(row.item_id) or read_checked(run, store, row))
             for row in self.rows
@@ -152,24 +161,31 @@ def _ranges(rows: Sequence[CommittedResult]) -> Iterator[list[CommittedResult]]:
         yield near
 
 
-def _read(run: Run, store: Store, rows: Sequence[CommittedResult]) -> bytes | None:
+def _read(run: Run, store: Store, rows: Sequence[CommittedResult]) -> _Answer | None:
     first, last = rows[0].stored, rows[-1].stored
     length = last.offset + last.length - first.offset
     try:
         # An object of layout `item` must hold nothing else, so all of it is read.
-        return store.read(first.key, first.offset, None if run.layout == "item" else length)
+        data = store.read(first.key, first.offset, None if run.layout == "item" else length)
     except StoreError:
         return None
+    lines: Sequence[bytes | None] | None = None
+    if run.layout != "item":
+        places = ((row.stored.offset - first.offset, row.stored.length) for row in rows)
+        lines = unpacked_together(data, places)
+    return _Answer(data, lines or [None] * len(rows))
 
 
 def _judge(
-    run: Run, rows: Sequence[CommittedResult], data: bytes | None, lines: dict[int, Line]
+    run: Run, rows: Sequence[CommittedResult], answer: _Answer | None, lines: dict[int, Line]
 ) -> None:
-    """Add what `data` brought for `rows` to `lines`, but for what it brought damaged."""
-    if data is None:
+    """Add what was read for `rows` to `lines`, but for what it brought damaged."""
+    if answer is None:
         return
-    for row in rows:
+    for row, content in zip(rows, answer.lines, strict=True):
         begin = row.stored.offset - rows[0].stored.offset
         end = None if run.layout == "item" else begin + row.stored.length
-        with suppress(DamagedResult):
-            lines[row.item_id] = judge(run, row, data[begin:end])
+        try:
+            lines[row.item_id] = judge(run, row, answer.data[begin:end], content)
+        except DamagedResult:
+            continue

@@ -83,12 +83,17 @@ def judge_committed(
     source_id: str,
     source_version: str,
     processing_version: str,
+    content: bytes | None = None,
 ) -> Line:
-    """As `read_committed`, for the bytes that were read from where `stored` says."""
+    """As `read_committed`, for the bytes that were read from where `stored` says.
+
+    `content`: what is in them, where they have been unpacked already.
+    """
     if (len(data), sha256_hex(data)) != (stored.length, stored.sha256):
         raise AlteredResult(stored.key, "differs from what was committed")
     try:
-        content = data if layout == "item" else unpacked(data)
+        if content is None:
+            content = data if layout == "item" else unpacked(data)
         line = Line.of(
             content,
             source_id=source_id,

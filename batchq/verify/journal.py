@@ -61,6 +61,8 @@ class Journal:
             self._lite = sqlite3.connect(path, timeout=0, isolation_level=None)
             # A second audit with this file must not mix into this one.
             self._lite.execute("PRAGMA locking_mode = EXCLUSIVE")
+            # A kill loses nothing, and a power failure the last pages, which are read again.
+            self._lite.execute("PRAGMA journal_mode = WAL")
             self._lite.execute("PRAGMA synchronous = NORMAL")
             begun = self._rows("SELECT count(*) FROM sqlite_master")[0][0] > 0
             with self._transaction():

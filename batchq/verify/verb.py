@@ -11,20 +11,21 @@ audit has come to is not read, and the object of one is found in the ledger by i
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from itertools import islice
 
-from batchq.clock import random_hex
 from batchq.errors import StoreUnusable
 from batchq.ledger.base import CommittedResult, Ledger, Run
 from batchq.store.base import Store, StoreError
 from batchq.verify.journal import Damage, Journal
 from batchq.verify.objects import judge_objects, place_of
-from batchq.verify.reading import find_damage
+from batchq.verify.reading import Reading
 from batchq.verify.rule import Verdict
+from batchq.verify.sample import choose
 
 __all__ = ["Report", "audit"]
 
@@ -55,11 +56,11 @@ Operator = Callable[[], AbstractContextManager[str]]
 class Report:
     """What an audit found.
 
-    `orphans` and `unsettled` (objects that no row names and that are no orphans) are none
-    where only a sample was read. `tally_drift`: what a recount found, less the tally, of
-    each that differs; none if the run never stood still. `repaired`: items this audit sent
-    back; `unrepaired`: damaged ones still committed. `damage` and `orphan_keys` hold the
-    first LISTED.
+    `orphans`, `unsettled` (objects that no row names and that are no orphans) and
+    `tally_drift` are none where only a sample was read. `tally_drift`: what a recount found,
+    less the tally, of each that differs; none too if the run never stood still. `repaired`:
+    items this audit sent back; `unrepaired`: damaged ones still committed. `damage` and
+    `orphan_keys` hold the first LISTED.
     """
 
     checked: int
@@ -97,12 +98,12 @@ def audit(
 ) -> Report:
     """Audit `run`, going on where `journal` stopped.
 
-    `sample`: read so many results, chosen uniformly, and look for no orphans.
+    `sample`: read so many results, chosen uniformly, and look for no orphans and no drift.
     `repair_as`: registers a process that sends damaged items back, if that is asked for.
     Raises StoreUnusable where the store gives no answer: nothing is known then, and the
     same audit asked again goes on from there.
     """
-    drift = _tally_drift(ledger, run)
+    drift = _tally_drift(ledger, run) if sample is None else None
     with ThreadPoolExecutor(READERS, thread_name_prefix="verify") as readers:
         task = _Audit(ledger, run, store, journal, readers, progress)
         try:
@@ -146,26 +147,6 @@ def _tally_drift(ledger: Ledger, run: Run, tries: int = 3) -> Mapping[str, int] 
     return None
 
 
-def _choose(ledger: Ledger, run: Run, sample: int, progress: Progress) -> list[int]:
-    """Ids of `sample` results, each as likely as any other: a reservoir.
-
-    Reads every row of the results and none of the objects.
-    """
-    chosen: list[int] = []
-    last, seen = 0, 0
-    while rows := ledger.results(run, last, PAGE):
-        for row in rows:
-            seen += 1
-            place = int(random_hex(64), 16) % seen
-            if len(chosen) < sample:
-                chosen.append(row.item_id)
-            elif place < sample:
-                chosen[place] = row.item_id
-        last = rows[-1].item_id
-        progress("rows to choose from", seen, None)
-    return chosen
-
-
 class _Audit:
     def __init__(
         self,
@@ -189,15 +170,35 @@ class _Audit:
         if self._journal.results_done:
             return
         if sample is not None and not self._journal.sampled:
-            self._journal.choose(_choose(self._ledger, self._run, sample, self._progress))
+            chosen = choose(
+                self._ledger,
+                self._run,
+                sample,
+                lambda seen: self._progress("rows to choose from", seen, None),
+            )
+            self._journal.choose(chosen)
         total = self._journal.sampled or self._ledger.counts(self._run).tallies.completed
-        for last, rows in self._pages(sample):
-            damage = find_damage(self._readers, self._store, self._run, rows)
+        for last, rows, reading in self._read_ahead(sample):
+            damage = reading.damage()
             # A sample cannot tell an orphan from what it did not look at.
             named = self._named(rows) if sample is None else {}
             self._journal.saw_results(last, len(rows), named.items(), damage)
             self._progress("results", self._journal.checked, total)
         self._journal.finish_results()
+
+    def _read_ahead(
+        self, sample: int | None
+    ) -> Iterator[tuple[int, list[CommittedResult], Reading]]:
+        """The same pages, each while the store is asked for the next one's results."""
+        begun: deque[tuple[int, list[CommittedResult], Reading]] = deque()
+        for last, rows in self._pages(sample):
+            begun.append((last, rows, self._reading(rows)))
+            if len(begun) > 1:
+                yield begun.popleft()
+        yield from begun
+
+    def _reading(self, rows: list[CommittedResult]) -> Reading:
+        return Reading(self._readers, self._store, self._run, rows)
 
     def _pages(self, sample: int | None) -> Iterator[tuple[int, list[CommittedResult]]]:
         """Pages of results from where the journal stands, each with its last item id."""
@@ -256,8 +257,7 @@ class _Audit:
         while rows := self._journal.unrepaired(last, PAGE):
             last = rows[-1].item_id
             # It may have been noted long ago: an object restored since is a result again.
-            again = find_damage(self._readers, self._store, self._run, rows)
-            damaged = [damage.result for damage in again]
+            damaged = [damage.result for damage in self._reading(rows).damage()]
             left = {row.item_id for row in damaged}
             self._journal.forget([row for row in rows if row.item_id not in left])
             if operator is None or not damaged:

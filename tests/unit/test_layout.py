@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from batchq.clock import ManualClock
 from batchq.item import Item
 from batchq.result import Envelope, InvalidEnvelope, Stored, sha256_hex
-from batchq.store import verified
+from batchq.store import frames, verified
 from batchq.store.base import Store, StoreError
 from batchq.store.committed import (
     AlteredResult,
@@ -21,7 +22,7 @@ from batchq.store.committed import (
     MissingResult,
     read_committed,
 )
-from batchq.store.frames import packed, unpacked
+from batchq.store.frames import packed, unpacked, unpacked_together
 from batchq.store.layout import Layout, Made, layout_named
 from batchq.store.memory import MemoryStore
 from batchq.store.verified import Written
@@ -87,6 +88,46 @@ def test_a_damaged_frame_is_no_frame() -> None:
             continue
         # A bit that says nothing of the content.
         assert len(each) == len(frame)
+
+
+@pytest.mark.parametrize("line", [b"x", b'{"output":[0.25,-1.5]}\n' * 5, b"a" * 200])
+def test_frames_unpacked_together_are_judged_as_by_themselves(line: bytes) -> None:
+    """A damaged one among them, in every way there is, gives no line that it alone would not."""
+    frame, other = packed(line), packed(b"another line")
+    damaged = [frame[:n] for n in range(1, len(frame))]
+    damaged += [frame + b"\0", frame * 2, packed(b""), b"\x50\x2a\x4d\x18\1\0\0\0a" + frame]
+    for position in range(len(frame)):
+        for bit in range(8):
+            altered = bytearray(frame)
+            altered[position] ^= 1 << bit
+            damaged.append(bytes(altered))
+    for each in damaged:
+        places = [(0, len(other)), (len(other), len(each)), (len(other + each), len(other))]
+        lines = unpacked_together(other + each + other, places)
+        if lines is None:
+            continue
+        assert [b"another line", unpacked(each), b"another line"] == lines
+
+
+@pytest.mark.parametrize(
+    "line", [b"a" * 1_000_000, bytes(range(256)) * 2_000, random.Random(1).randbytes(400_000)]
+)
+def test_frames_of_several_blocks_are_unpacked_together(line: bytes) -> None:
+    """Blocks that repeat a byte, that are packed and that are not: all end where they say."""
+    frame = packed(line)
+    places = [(0, len(frame)), (len(frame), len(frame))]
+    assert [line, line] == unpacked_together(frame * 2, places)
+
+
+def test_frames_that_hold_too_much_are_not_unpacked_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A few bytes may become very many, and all at once they would be in memory."""
+    frame = packed(b"a" * 1000)
+    monkeypatch.setattr(frames, "TOGETHER", 1999)
+    assert unpacked_together(frame, [(0, len(frame))]) == [b"a" * 1000]
+    assert unpacked_together(frame * 2, [(0, len(frame)), (len(frame), len(frame))]) is None
+    assert unpacked_together(frame, [(0, len(frame) + 1)]) is None
 
 
 def test_the_frames_of_a_shard_are_one_stream_of_lines() -> None:

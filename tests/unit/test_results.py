@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import batchq
 from batchq.errors import BatchqError, LedgerUnreachable, UsageError
 from batchq.ledger.base import CommittedResult, Run
 from batchq.result import sha256_hex
-from batchq.results import StoreObject, documents, exporting, fetch, reading
+from batchq.results import StoreObject, documents, exporting, fetch, parquet, reading
 from batchq.results.journal import Growing
 from batchq.store.memory import MemoryStore
 from batchq.store.s3 import S3Limits, S3Store
@@ -226,6 +227,7 @@ def stopped_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
     monkeypatch.setattr(reading, "_portions", portions)
     monkeypatch.setattr(reading, "PAGE", 10)
     monkeypatch.setattr(reading, "AHEAD", 0)
+    monkeypatch.setattr(parquet.Parquet, "ahead", 0)
     return lambda item: stop.__setitem__(0, item)
 
 
@@ -373,17 +375,30 @@ def test_no_journal_vouches_for_the_bytes_of_another_making(tmp_path: Path) -> N
     """An attempt with other options is killed before its first checkpoint."""
     with Growing(tmp_path / ".all") as first:
         first.resume({"current_only": False})
-        first.write(b"first" * 10)
+        first.write([b"first" * 10])
         first.checkpoint(20, 20)
     killed = Growing(tmp_path / ".all")
     killed.resume({"current_only": True})
-    killed.write(b"other" * 20)
+    killed.write([b"other" * 20])
     killed._file.close()
 
     with Growing(tmp_path / ".all") as again:
         again.resume({"current_only": False})
         assert (again.after, again.written) == (0, 0)
         assert again.part.read_bytes() == b""
+
+
+def test_a_write_that_takes_a_part_is_followed_by_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system may take less than it is given, of many pieces too."""
+    pieces: list[bytes | memoryview] = [b"one", memoryview(b"twenty")[:3], b"", b"three"] * 1000
+    monkeypatch.setattr(os, "writev", lambda file, given: os.write(file, b"".join(given)[:-7]))
+    with Growing(tmp_path / ".all") as growing:
+        growing.resume({})
+        assert growing.write(pieces) == 11_000
+        growing.checkpoint(1, 1)
+        assert growing.part.read_bytes() == b"".join(pieces)
 
 
 def test_the_journal_never_counts_what_is_not_flushed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 from batchq.errors import BatchqError, StoreUnusable, UsageError
 from batchq.ledger.base import State
-from batchq.result import Envelope, result_key
+from batchq.result import Envelope, result_key, sha256_hex
 from batchq.store.base import StoreError
 from batchq.verify import Journal, verb
+from batchq.verify import sample as sampling
 from tests.faults.faulty_store import FaultyStore, ReadFault
 from tests.unit.audit_kit import VERSION, Audited, flip, truncate
 
@@ -164,15 +166,70 @@ def test_a_sample_larger_than_the_run_reads_it_all(tmp_path: Path) -> None:
     assert world.audit(sample=100).checked == 9
 
 
-def test_every_result_is_as_likely_in_a_sample_as_any_other(tmp_path: Path) -> None:
-    """Of 20 results, 5 in each of 400 samples: near 100 times each (sigma is 8.7)."""
+class Apart:
+    """A ledger whose ids are far apart and anywhere, as digests are, or `step` from each other."""
+
+    def __init__(self, world: Audited, step: int | None = None) -> None:
+        self.world = world
+        self.rows_read = 0
+        number = 0
+        ids = []
+        for row in world.results:
+            number = number + step if step else int(sha256_hex(row.source_id.encode())[:24], 16)
+            ids.append(number)
+        self.rows = [
+            replace(row, item_id=item_id)
+            for row, item_id in zip(world.results, sorted(ids), strict=True)
+        ]
+
+    def counts(self, run: Any) -> Any:
+        return self.world.ledger.counts(run)
+
+    def results(self, run: Any, after: int, limit: int) -> Any:
+        found = [row for row in self.rows if row.item_id > after][:limit]
+        self.rows_read += len(found)
+        return found
+
+
+@pytest.mark.parametrize("step", [1, 3, 40, None])
+@pytest.mark.parametrize("worth", [0, 50])
+def test_every_result_is_as_likely_in_a_sample_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int | None, worth: int
+) -> None:
+    """Of 20 results, 5 in each of 400 samples: near 100 times each (sigma is 8.7).
+
+    Drawn or read, with ids that follow on each other, with gaps and with a window of three.
+    """
+    monkeypatch.setattr(sampling, "WORTH", worth)
+    monkeypatch.setattr(sampling, "WINDOW", 3)
     world = Audited(tmp_path)
-    rows = world.complete(20)
+    world.complete(20)
+    ledger: Any = Apart(world, step)
     drawn: Counter[int] = Counter()
     for _ in range(400):
-        drawn.update(verb._choose(world.ledger, world.run, 5, lambda *_: None))
+        drawn.update(sampling.choose(ledger, world.run, 5, lambda _: None))
     assert sum(drawn.values()) == 2000
-    assert all(50 < drawn[row.item_id] < 150 for row in rows), drawn
+    assert all(50 < drawn[row.item_id] < 150 for row in ledger.rows), drawn
+
+
+@pytest.mark.parametrize("step", [1, 3, None])
+def test_a_sample_of_a_large_run_reads_few_of_its_rows(tmp_path: Path, step: int | None) -> None:
+    """Neither of the rows nor, on a ledger of digests, of the requests."""
+    world = Audited(tmp_path)
+    world.complete(2000)
+    ledger: Any = Apart(world, step)
+    chosen = sampling.choose(ledger, world.run, 20, lambda _: None)
+    assert len(set(chosen)) == 20
+    assert {*chosen} <= {row.item_id for row in ledger.rows}
+    assert ledger.rows_read < 400
+
+
+def test_tallies_that_say_too_much_hold_no_sample_up(tmp_path: Path) -> None:
+    """Then there are fewer results than could be drawn: all are read instead."""
+    world = Audited(tmp_path)
+    world.complete(9)
+    world.memory._tables.processes["worker"].tally["completed"] += 100_000
+    assert len(sampling.choose(world.ledger, world.run, 20, lambda _: None)) == 9
 
 
 # -- repair ----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import json
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from sqlalchemy import Connection, create_engine
@@ -105,6 +106,23 @@ class Transaction:
         """The first of the records, or none."""
         records = self.records(statement, **parameters)
         return records[0] if records else None
+
+    def page(
+        self, statement: str, columns: Sequence[str], **parameters: Any
+    ) -> list[Sequence[Any]]:
+        """Many rows of a query that brings these columns, by the first of them.
+
+        On SQLite in one step: its driver hands Python's lock on after each row, so that
+        beside a busy thread a page took four times as long.
+        """
+        if self.dialect is not SQLITE:
+            return list(self.rows(statement, **parameters))
+        whole = f"SELECT json_group_array(json_array({', '.join(columns)})) FROM ({statement})"
+        [(text,)] = self.rows(whole, **parameters)
+        rows: list[Sequence[Any]] = json.loads(text)
+        # The order in which an aggregate takes its rows is not promised.
+        rows.sort(key=itemgetter(0))
+        return rows
 
     def run(self, statement: str, **parameters: Any) -> int:
         """How many rows it changed."""

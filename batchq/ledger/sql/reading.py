@@ -127,7 +127,7 @@ def _item_states(tx: Transaction, run: Run, rows: Sequence[Any]) -> list[ItemSta
     results: dict[int, CommittedResult] = {}
     if completed:
         committed = tx.records(sql.RESULTS_OF, run=run.id, ids=completed)
-        results = {row.id: _result(row) for row in committed}
+        results = {row.id: _result(*row) for row in committed}
         if len(results) < len(completed):
             # One was reopened between the two statements.
             raise Repeat
@@ -148,23 +148,39 @@ def results(
     tx: Transaction, run: Run, after: int, limit: int, current_only: bool
 ) -> list[CommittedResult]:
     statement = sql.CURRENT_RESULTS if current_only else sql.RESULTS
-    rows = tx.records(statement, run=run.id, after=after, limit=limit)
-    return [_result(row) for row in rows]
+    rows = tx.page(statement, sql.COMMITTED_COLUMNS, run=run.id, after=after, limit=limit)
+    return [_result(*row) for row in rows]
 
 
-def _result(row: Any) -> CommittedResult:
+def _result(
+    item_id: int,
+    source_id: str,
+    source_version: str,
+    size: int,
+    key: str,
+    offset: int,
+    length: int,
+    sha256: str,
+    attempt: int,
+    generation: int,
+    empty: bool,
+    adopted: bool,
+    worker: str,
+    committed_at: int,
+) -> CommittedResult:
+    """From a row of COMMITTED_COLUMNS."""
     return CommittedResult(
-        item_id=row.id,
-        source_id=row.source_id,
-        source_version=row.source_version,
-        size=row.size,
-        stored=Stored(row.object_key, row.byte_offset, row.byte_length, row.sha256),
-        attempt=row.attempt,
-        generation=row.generation,
-        empty=bool(row.empty),
-        adopted=bool(row.adopted),
-        worker=row.name,
-        committed_at=row.committed_at / 1000,
+        item_id,
+        source_id,
+        source_version,
+        size,
+        Stored(key, offset, length, sha256),
+        attempt,
+        generation,
+        bool(empty),
+        bool(adopted),
+        worker,
+        committed_at / 1000,
     )
 
 

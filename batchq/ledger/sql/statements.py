@@ -329,6 +329,11 @@ WHERE d.run_id = :run AND d.source_id = :source_id
 
 STATES = f"{_STATES} FROM items AS i WHERE i.run_id = :run AND i.source_id $in_names"
 
+COMMITTED_COLUMNS = (
+    *("id", "source_id", "source_version", "size", "object_key", "byte_offset", "byte_length"),
+    *("sha256", "attempt", "generation", "empty", "adopted", "name", "committed_at"),
+)
+
 _RESULTS = """
 SELECT r.id, i.source_id, i.source_version, i.size, r.object_key, r.byte_offset,
   r.byte_length, r.sha256, r.attempt, r.generation, r.empty, r.adopted,
