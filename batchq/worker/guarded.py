@@ -178,12 +178,15 @@ def _at_home(verb: Callable[[A], R], argument: A) -> R:
 
 
 def _whole(number: Any, least: int = 0) -> int | None:
-    """As Python's own whole number, which numpy's are not, or none if it is no such."""
+    """As Python's own whole number, which numpy's are not, or none if it is no such.
+
+    None has more than 63 bits: a table would not hold it.
+    """
     try:
         found = None if isinstance(number, bool) else index(number)
     except Exception:
         return None
-    return found if found is not None and found >= least else None
+    return found if found is not None and least <= found < 1 << 63 else None
 
 
 def _said(error: BaseException) -> str:

@@ -77,6 +77,7 @@ INFERS: dict[str, Callable[[], Any]] = {
     "a dict": lambda: {"value": 1},
     "float tokens": lambda: Output(1, 1.5, 1),  # type: ignore[arg-type]
     "no tokens": lambda: Output(1, None, "x"),  # type: ignore[arg-type]
+    "more tokens than there are": lambda: Output(1, 10**30, 1),
     "unlistable": lambda: Output(Unlistable(), 1, 1),
     "too deep": lambda: Output(deep(), 1, 1),
     "bytes": lambda: Output(b"raw", 1, 1),
