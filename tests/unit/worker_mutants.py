@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from batchq.store import verified
+from batchq.worker import guarded
 from batchq.worker.claim import Claimer
 from batchq.worker.heartbeat import Heartbeat, Registration
 from batchq.worker.holdings import Holdings
@@ -26,6 +27,7 @@ from batchq.worker.pace import Pace
 from batchq.worker.pipeline import Pipeline
 from batchq.worker.put import Putter
 from tests.faults.faulty_store import PutFault
+from tests.unit import test_guarded as processors
 from tests.unit import test_verified as stores
 from tests.unit import test_worker as workers
 from tests.unit import test_worker_outages as outages
@@ -160,6 +162,16 @@ MUTANTS = [
             1.2,
             False,
         ),
+    ),
+    Mutant(
+        "an output is stored as its processor has left it",
+        (Cut(guarded, "_checked", "_plain(output.value)", "output.value"),),
+        processors.test_an_output_that_is_filled_again_by_the_next_batch_is_stored_as_it_was,
+    ),
+    Mutant(
+        "an output that cannot be stored counts as one",
+        (Cut(Pipeline, "_spoilt", "self._outputs.add(-1)", "pass"),),
+        workers.test_a_processor_whose_outputs_cannot_be_stored_is_broken_too,
     ),
     Mutant(
         "a put is believed",
