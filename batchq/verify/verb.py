@@ -204,8 +204,10 @@ class _Audit:
         """Pages of results from where the journal stands, each with its last item id."""
         last = self._journal.last_result
         if sample is None:
-            while rows := self._ledger.results(self._run, last, PAGE):
+            asked = self._readers.submit(self._ledger.results, self._run, last, PAGE)
+            while rows := asked.result():
                 last = rows[-1].item_id
+                asked = self._readers.submit(self._ledger.results, self._run, last, PAGE)
                 yield last, rows
         else:
             while items := self._journal.chosen(last, PAGE):
