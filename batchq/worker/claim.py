@@ -47,6 +47,7 @@ class Claimer:
         self._reaped = reaped
         self._step = step
         self._counted_at = float("-inf")
+        self._idle_since = float("inf")
         self._said: set[str] = set()
         self.counts: Counts | None = None
 
@@ -60,10 +61,13 @@ class Claimer:
                 counts = self._count(COUNTS_MAX_AGE_S)
                 lease = self._claim(min(pace.claim_size(counts), self._hold()))
                 if lease is not None:
+                    self._idle_since = float("inf")
                     self._take(lease)
                     continue
                 # Nothing is due. Is anything still to come?
                 counts = self._count(0.0)
+                if self._gave_up_what_was_forgotten(counts):
+                    continue
             except LedgerUnreachable as error:
                 log.warning("cannot claim: %s", error)
                 self._pause(POLL_S)
@@ -126,6 +130,33 @@ class Claimer:
     def _run_is_over(self, counts: Counts) -> bool:
         nothing_held = len(self._holdings) == 0
         return not self._parts.follow and nothing_held and counts.run_is_over
+
+    def _gave_up_what_was_forgotten(self, counts: Counts) -> bool:
+        """End the name of a worker that holds nothing, if the ledger says that it holds items.
+
+        It does after it was set back: restored from a copy, or lost to a server that had not
+        heard of the last commits. From a worker that is alive nobody would take them over.
+        Asked once a TTL, where nothing else is to be done.
+        """
+        ledger, registration = self._parts.ledger, self._parts.registration
+        if len(self._holdings) > 0 or not (counts.exact and counts.tallies.leased):
+            self._idle_since = float("inf")
+            return False
+        now, name = self._parts.clock.monotonic(), registration.name
+        self._idle_since = min(self._idle_since, now)
+        if now - self._idle_since < registration.ttl:
+            return False
+        self._idle_since = now
+        held = sum(w.held for w in ledger.workers(self._parts.run) if w.name == name)
+        if held == 0 or registration.name != name:
+            return False
+        log.warning(
+            "the ledger was set back: it knows nothing of how %d items ended here, which go back",
+            held,
+        )
+        ledger.stop(name, "the ledger was set back")
+        self._reaped(name)
+        return True
 
     def _say_what_for(self, counts: Counts) -> None:
         """Once for each reason to wait, while nothing is held."""

@@ -15,7 +15,7 @@ from batchq.errors import DeviceLost, ExitCode, LedgerUnreachable, StoreUnusable
 from batchq.lease import Lease, ReleaseReason, new_token
 from batchq.ledger.base import Committed, Role, WorkerState
 from batchq.notice.base import Notice
-from batchq.result import Envelope, Stored
+from batchq.result import Envelope, Result, Stored
 from batchq.store.verified import Written
 from batchq.worker import pipeline, settle
 from batchq.worker.claim import Claimer
@@ -296,3 +296,26 @@ def test_a_beat_without_an_answer_is_sent_again_within_a_sixth_of_the_ttl() -> N
     assert over.wait(10)
     heartbeat.stop(10.0)
     assert pauses[:2] == [60 / 3, 60 / 6]
+
+
+def test_what_a_ledger_has_forgotten_does_not_stay_leased_to_a_living_worker() -> None:
+    """It was restored from a copy, or failed over to a server that lacks the last commits."""
+    kit = Kit.of(numbered(20))
+    commit = kit.ledger.commit
+    forgotten: list[int] = []
+
+    def forget(worker: str, results: Sequence[Result]) -> Committed:
+        if forgotten:
+            return commit(worker, results)
+        forgotten.extend(result.item_id for result in results)
+        return Committed(accepted=tuple(forgotten))
+
+    kit.ledger.commit = forget  # type: ignore[method-assign]
+    assert kit.work() == ExitCode.OK
+    assert forgotten
+    assert kit.tallies.completed == 20
+    assert kit.tallies.lost_leases == 0
+    assert {worker.stop_reason for worker in kit.ledger.workers(kit.run)} >= {
+        "the ledger was set back",
+        "run finished",
+    }
