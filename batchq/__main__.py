@@ -2,7 +2,7 @@
 
 import sys
 
-from batchq.cli import main
+from batchq.cli import process
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(process())

@@ -28,7 +28,7 @@ from batchq.cli import (
 )
 from batchq.errors import BatchqError, ExitCode, UsageError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "process"]
 
 LINGER_S = 5.0
 """How long threads may go on when a command is over."""
@@ -66,10 +66,16 @@ for module in (init, enqueue, worker, status, results, failures, verify, doctor,
     module.add_to(app)
 
 
+def process() -> int:
+    """Run the command of this process, which is batchq's own and ends with it."""
+    streams.take()
+    code = main()
+    _end_for_certain(code)
+    return code
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; without `arguments` that of the process."""
-    if arguments is None:
-        streams.take()
+    """Run one command and return its exit code."""
     argv = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options = argv[: argv.index("--")] if "--" in argv else argv
     try:
@@ -79,8 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = ExitCode.ERROR
     if not streams.flush():
         code = code or ExitCode.ERROR
-    if arguments is None:
-        _end_for_certain(code)
     return code
 
 
