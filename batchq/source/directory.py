@@ -67,7 +67,7 @@ class DirectorySource:
     folders that are passed over wherever they lie: batchq's own ledger and results.
 
     Raises UsageError if `path` is missing, unreadable or neither folder nor file, and if
-    it lies in what is to be avoided.
+    its folder is to be avoided itself.
     """
 
     def __init__(
@@ -90,10 +90,9 @@ class DirectorySource:
         self._excluded = matcher(exclude, hidden=True)
         self._enters_hidden = any("/." in f"/{pattern}" for pattern in include)
         self._avoid = frozenset(os.path.realpath(os.fsencode(each)) for each in avoid)
-        here = os.path.join(self._path, b"")
-        if any(here.startswith(os.path.join(each, b"")) for each in self._avoid):
+        if self._path in self._avoid:
             raise UsageError(
-                f"SOURCE {os.fsdecode(given)!r} lies in the results folder",
+                f"the folder of SOURCE {os.fsdecode(given)!r} is that of the results",
                 hint="give results a folder of their own with --results: each enqueue would take "
                 "those of the last one for documents",
             )

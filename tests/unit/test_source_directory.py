@@ -359,17 +359,18 @@ def test_a_document_named_itself_needs_no_pattern(docs: Path) -> None:
     assert found(DirectorySource(docs / "a.txt", include=["*.md"])) == ["docs/a.txt"]
 
 
-@pytest.mark.parametrize("results", [".", "..", "sub/..", "../docs", "/"])
+@pytest.mark.parametrize("results", [".", "sub/..", "../docs", "../link"])
 def test_a_folder_of_results_is_no_source(
     docs: Path, monkeypatch: pytest.MonkeyPatch, results: str
 ) -> None:
     """Each enqueue would take up what the last one has led to, without end."""
-    write(docs, "sub/a.md")
+    write(docs, "a.md", "sub/a.md")
+    (docs.parent / "link").symlink_to(docs)
     monkeypatch.chdir(docs)
-    for path in (".", docs, "sub", "sub/a.md"):
-        with pytest.raises(UsageError, match="lies in the results folder"):
+    for path in (".", docs, "a.md", "../link"):
+        with pytest.raises(UsageError, match="is that of the results"):
             DirectorySource(path, avoid=[results])
-    assert found(DirectorySource(".", avoid=["su", "sub/a", "docs"])) == ["docs/sub/a.md"]
+    assert found(DirectorySource("sub", avoid=[results])) == ["sub/a.md"]
 
 
 def test_what_is_to_be_avoided_is_passed_over(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
