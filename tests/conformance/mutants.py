@@ -363,7 +363,7 @@ MUTANTS = [
         each(
             memory=replaced(Row, "held_under", lambda row, token: row.state is State.LEASED),
             sql=reworded(
-                sqlite=("AND id = ? AND token = ?", "AND id = ? AND ? IS NOT NULL"),
+                sqlite=("AND l.id = g.id AND l.token = g.token", "AND l.id = g.id"),
                 postgresql=("AND id = g.id AND token = g.token", "AND id = g.id"),
             ),
         ),

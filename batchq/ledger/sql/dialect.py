@@ -29,13 +29,15 @@ class Dialect:
         """An array parameter, of numbers, truth values or text."""
         return json.dumps(values) if self is SQLITE else _literal(values)
 
-    def insert(self, table: str, columns: Sequence[str], *, new_only: bool) -> str:
-        """Insert many rows; with `new_only`, those that are not known yet."""
+    def insert(self, table: str, columns: Sequence[str], *, new_only: bool, number: int) -> str:
+        """Insert many rows; with `new_only`, those that are not known yet.
+
+        On SQLite `number` of them, with a parameter for each of their values.
+        """
         names = ", ".join(columns)
         if self is SQLITE:
-            # One statement for all rows: executemany hands Python's lock on after each.
-            values = (f"value ->> {place}" for place in range(len(columns)))
-            source = f"SELECT {', '.join(values)} FROM json_each(?) WHERE true"
+            row = f"({', '.join('?' * len(columns))})"
+            source = f"VALUES {', '.join([row] * number)}"
         elif not new_only:
             return f"COPY {table} ({names}) FROM STDIN"
         else:

@@ -18,7 +18,7 @@ from batchq.ledger.records import (
 )
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.engine import Transaction
-from batchq.ledger.sql.hot import Claimed, Cursor, lease, most_losses, nothing_due
+from batchq.ledger.sql.hot import Claimed, Cursor, most_losses, nothing_due
 from batchq.ledger.sql.names import RESULT_COLUMNS, STATE_TABLES
 from batchq.ledger.sql.process import Moves, Process, Row, settle
 from batchq.result import Result
@@ -58,7 +58,7 @@ def claim(
         )
     if token == process.last_token:
         rows = tx.rows(sql.LEASED_UNDER, worker=process.id, token=token)
-        return Claimed(lease(token, rows), cursor, process.now)
+        return Claimed(rows, cursor, process.now)
     if process.last_token is not None and last not in ("", process.last_token):
         _give_back_unknown(process, policy, process.last_token)
     # A cursor ahead of the ledger's clock was set before that went back.
@@ -74,7 +74,7 @@ def claim(
     if due or ready:
         process.save(last_token=token, claims_since=min(process.claims_since, process.now))
     cursor = Cursor(ready[-1][0] if ready else cursor.ready, min(since, nothing_due(process.now)))
-    return Claimed(lease(token, sorted([*due, *ready])), cursor, process.now)
+    return Claimed(sorted([*due, *ready]), cursor, process.now)
 
 
 def _give_back_unknown(process: Process, policy: Policy, token: str) -> None:

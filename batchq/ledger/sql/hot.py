@@ -3,24 +3,28 @@
 A claim where nothing delayed is due, and a commit of results that are all still held:
 in as few statements as each database allows, on PostgreSQL one, and so one round trip
 and one transaction. Whatever else there is raises `Unusual`, and `holding` does it.
+
+On SQLite everybody waits while one writes: parameters are made before the transaction
+and items after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from batchq.item import Item
 from batchq.lease import Lease
 from batchq.ledger.records import ISOLATED_LOSSES, Committed
-from batchq.ledger.sql.dialect import POSTGRESQL
+from batchq.ledger.sql.dialect import POSTGRESQL, Dialect
 from batchq.ledger.sql.engine import Transaction
 from batchq.ledger.sql.names import COUNTERS
 from batchq.ledger.sql.statements import LONGEST_TRANSACTION
 from batchq.result import Result
 
-__all__ = ["Claimed", "Cursor", "Unusual", "claim", "commit", "lease", "most_losses", "nothing_due"]
+__all__ = ["Claimed", "Cursor", "Unusual", "claim", "commit", "most_losses", "nothing_due"]
 
 _COUNTERS = ", ".join(COUNTERS)
 _LATER_COUNTERS = ", ".join(COUNTERS[1:])
@@ -45,16 +49,18 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What a claim brought, the cursor after it, and the ledger's clock in milliseconds."""
+    """What a claim brought, the cursor after it, and the ledger's clock in milliseconds.
 
-    lease: Lease | None
+    A row holds an item's fields.
+    """
+
+    rows: Sequence[Any]
     cursor: Cursor
     now: int
 
-
-def lease(token: str, rows: Sequence[Any]) -> Lease | None:
-    """The lease of rows that hold an item's fields, or none."""
-    return Lease(token, tuple([Item(*row) for row in rows])) if rows else None
+    def lease(self, token: str) -> Lease | None:
+        """The lease of what was claimed under `token`, or none."""
+        return Lease(token, tuple([Item(*row) for row in self.rows])) if self.rows else None
 
 
 def most_losses(alone: bool) -> int:
@@ -89,19 +95,27 @@ def claim(
     return _claim_in_one(tx, worker, token, limit, most_losses(alone), cursor, last)
 
 
-def commit(tx: Transaction, worker: str, results: Sequence[Result]) -> Committed:
-    """Commit results of different items. Raises Unusual where one is not held.
+def commit(
+    dialect: Dialect, worker: str, results: Sequence[Result]
+) -> Callable[[Transaction], Committed]:
+    """The transaction that commits results. Raises Unusual where two are of one item.
 
-    On PostgreSQL those that are held are committed by then, and asked again say so.
+    So does the transaction where one is not held; on PostgreSQL the others are committed
+    by then, and asked again say so.
     """
-    ids = [result.item_id for result in results]
+    # By id, like everybody who locks rows of items.
+    ordered = sorted(results, key=lambda result: result.item_id)
+    ids = [result.item_id for result in ordered]
     if not ids or len(set(ids)) < len(ids):
         raise Unusual
-    if tx.dialect is POSTGRESQL:
-        _commit_in_one(tx, worker, results)
-    else:
-        _commit_one_by_one(tx, worker, results, ids)
-    return Committed(accepted=tuple(sorted(ids)))
+    prepare = _commit_in_one if dialect is POSTGRESQL else _commit_in_few
+    work = prepare(worker, ordered, ids)
+
+    def transaction(tx: Transaction) -> Committed:
+        work(tx)
+        return Committed(accepted=tuple(ids))
+
+    return transaction
 
 
 # -- PostgreSQL ------------------------------------------------------------------------------
@@ -182,7 +196,7 @@ def _claim_in_one(
     behind = [row[0] for row in found if row[0] <= cursor.ready]
     # What lies behind was taken last, after the cursor had wrapped.
     ready = behind[-1] if behind else found[-1][0]
-    return Claimed(lease(token, found), Cursor(ready, nothing_due(now)), now)
+    return Claimed(found, Cursor(ready, nothing_due(now)), now)
 
 
 _COMMIT = f"""
@@ -222,25 +236,29 @@ SELECT (SELECT count(*) FROM held) FROM me
 """
 
 
-def _commit_in_one(tx: Transaction, worker: str, results: Sequence[Result]) -> None:
-    # By id, like everybody who locks rows of items.
-    ordered = sorted(results, key=lambda result: result.item_id)
-    stored = [result.stored for result in ordered]
-    rows = tx.rows(
-        _COMMIT,
-        worker=worker,
-        ids=[result.item_id for result in ordered],
-        tokens=[result.token for result in ordered],
-        keys=[one.key for one in stored],
-        offsets=[one.offset for one in stored],
-        lengths=[one.length for one in stored],
-        digests=[one.sha256 for one in stored],
-        empty=[result.empty for result in ordered],
-        adopted=[result.adopted for result in ordered],
-        divergent=[result.divergent for result in ordered],
-    )
-    if not rows or rows[0][0] < len(results):
-        raise Unusual
+def _commit_in_one(
+    worker: str, results: Sequence[Result], ids: list[int]
+) -> Callable[[Transaction], None]:
+    stored = [result.stored for result in results]
+    given = {
+        "worker": worker,
+        "ids": ids,
+        "tokens": [result.token for result in results],
+        "keys": [one.key for one in stored],
+        "offsets": [one.offset for one in stored],
+        "lengths": [one.length for one in stored],
+        "digests": [one.sha256 for one in stored],
+        "empty": [result.empty for result in results],
+        "adopted": [result.adopted for result in results],
+        "divergent": [result.divergent for result in results],
+    }
+
+    def work(tx: Transaction) -> None:
+        rows = tx.rows(_COMMIT, **given)
+        if not rows or rows[0][0] < len(ids):
+            raise Unusual
+
+    return work
 
 
 # -- SQLite ----------------------------------------------------------------------------------
@@ -302,18 +320,31 @@ def _claim_by_range(
     if not rows:
         raise Unusual
     tx.run(_COUNT_CLAIM, worker=worker_id, token=token, number=len(rows), now=now)
-    return Claimed(lease(token, rows), Cursor(last, nothing_due(now)), now)
+    return Claimed(rows, Cursor(last, nothing_due(now)), now)
 
 
 # Writing `settled`, even to the same value, would write the index that depends on it.
 _COMMITTER = "SELECT id, run_id, $now FROM workers WHERE name = :worker AND NOT settled"
 
-_KEEP = f"""
+_AT_ONCE = 20
+"""Results that one statement keeps: what Python does for each statement takes longer."""
+
+
+@cache
+def _keep(number: int) -> str:
+    """Keep so many results; the parameters are the fields of each, the clock and the run."""
+    return f"""
 INSERT INTO results (run_id, id, {_COUNTERS}, worker_id, token, object_key, byte_offset,
   byte_length, sha256, empty, adopted, committed_at)
-SELECT run_id, id, {_COUNTERS}, worker_id, token, ?, ?, ?, ?, ?, ?, ?
-FROM leased WHERE run_id = ? AND id = ? AND token = ?
+WITH given (id, token, object_key, byte_offset, byte_length, sha256, empty, adopted) AS (
+  VALUES {", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * number)}
+)
+SELECT l.run_id, l.id, {", ".join(f"l.{name}" for name in COUNTERS)}, l.worker_id, l.token,
+  g.object_key, g.byte_offset, g.byte_length, g.sha256, g.empty, g.adopted, ?
+FROM given AS g CROSS JOIN leased AS l
+WHERE l.run_id = ? AND l.id = g.id AND l.token = g.token
 """
+
 
 _UNLEASE = "DELETE FROM leased WHERE run_id = :run AND id $in_ids"
 
@@ -325,26 +356,36 @@ WHERE id = :worker
 """
 
 
-def _commit_one_by_one(
-    tx: Transaction, worker: str, results: Sequence[Result], ids: list[int]
-) -> None:
-    committer = tx.rows(_COMMITTER, worker=worker)
-    if not committer:
-        raise Unusual
-    worker_id, run, now = committer[0]
-    rows = []
-    for result in results:
-        one = result.stored
-        what = (one.key, one.offset, one.length, one.sha256, result.empty, result.adopted, now)
-        rows.append((*what, run, result.item_id, result.token))
-    if tx.run_each(_KEEP, rows) < len(rows):
-        raise Unusual
-    tx.run(_UNLEASE, run=run, ids=ids)
-    tx.run(
-        _COUNT_COMMIT,
-        worker=worker_id,
-        number=len(rows),
-        empty=sum([result.empty for result in results]),
-        adopted=sum([result.adopted for result in results]),
-        divergent=sum([result.divergent for result in results]),
-    )
+def _commit_in_few(
+    worker: str, results: Sequence[Result], ids: list[int]
+) -> Callable[[Transaction], None]:
+    parts = []
+    for first in range(0, len(results), _AT_ONCE):
+        part = results[first : first + _AT_ONCE]
+        parts.append((_keep(len(part)), [value for result in part for value in _values(result)]))
+    counted = {
+        "number": len(ids),
+        "empty": sum([result.empty for result in results]),
+        "adopted": sum([result.adopted for result in results]),
+        "divergent": sum([result.divergent for result in results]),
+    }
+
+    def work(tx: Transaction) -> None:
+        committer = tx.rows(_COMMITTER, worker=worker)
+        if not committer:
+            raise Unusual
+        worker_id, run, now = committer[0]
+        kept = sum([tx.run_listed(keep, (*values, now, run)) for keep, values in parts])
+        if kept < len(ids):
+            raise Unusual
+        tx.run(_UNLEASE, run=run, ids=ids)
+        tx.run(_COUNT_COMMIT, worker=worker_id, **counted)
+
+    return work
+
+
+def _values(result: Result) -> tuple[str | int, ...]:
+    # The driver looks for an adapter of a truth value, which takes longer than to bind it.
+    empty, adopted = int(result.empty), int(result.adopted)
+    one = result.stored
+    return result.item_id, result.token, one.key, one.offset, one.length, one.sha256, empty, adopted

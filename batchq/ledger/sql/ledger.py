@@ -169,17 +169,17 @@ class SqlLedger:
         except hot.Unusual:
             rest = partial(holding.claim, alone=alone, cursor=cursor, last=last)
             claimed = self._write(lambda tx: rest(tx, self._policy, worker, token, limit))
-        if claimed.lease is not None:
+        if claimed.rows:
             self._last_tokens[worker] = token
         self._cursors[worker] = claimed.cursor.ready
         # Who may not claim alone does not see all that is due.
         self._due[worker, alone] = claimed.cursor.due
         self._seen(claimed.now)
-        return claimed.lease
+        return claimed.lease(token)
 
     def commit(self, worker: str, results: Sequence[Result]) -> Committed:
         try:
-            return self._hot(lambda tx: hot.commit(tx, worker, results))
+            return self._hot(hot.commit(self._database.driver.dialect, worker, results))
         except hot.Unusual:
             return self._write(lambda tx: holding.commit(tx, worker, results))
 

@@ -108,6 +108,10 @@ class Postgresql:
         """What an error of the driver means."""
         return judge(self.url, error)
 
+    def emptied(self, connection: Any) -> bool:
+        """The server does."""
+        return False
+
     def misplaced(self, error: BaseException) -> bool:
         """A server that takes no writes: the address may lead to another one by now."""
         return getattr(error, "sqlstate", None) == READ_ONLY

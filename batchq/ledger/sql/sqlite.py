@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -24,6 +25,12 @@ from batchq.mounts import network_filesystem
 __all__ = ["Sqlite"]
 
 _PREFIX = "sqlite:///"
+
+_LOGGED_ROWS = 16_000
+"""After how many rows that it changed a connection empties the log: 4 MiB of leases."""
+
+_LOGGED_PAGES = 4_000
+"""From how many pages on SQLite empties it by itself, at every commit: 16 MiB."""
 
 
 class Sqlite:
@@ -70,6 +77,13 @@ class Sqlite:
             )
         self._file = self._file or file
         self._refuse_another_file()
+        connection = self._open()
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA cache_size = -32768")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOGGED_PAGES}")
+        return connection
+
+    def _open(self) -> sqlite3.Connection:
         # Waiting for the lock is `engine`'s. Threads share a connection one at a time.
         connection = sqlite3.connect(
             f"file:{quote(str(self.path))}?mode=rw",
@@ -79,8 +93,6 @@ class Sqlite:
             check_same_thread=False,
         )
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA cache_size = -32768")
         return connection
 
     def opening(self, connection: object, begin: str | None) -> str | None:
@@ -90,6 +102,24 @@ class Sqlite:
         """
         self._refuse_another_file()
         return begin
+
+    def emptied(self, connection: Any) -> bool:
+        """Empty the log now and then, while this transaction keeps others from writing.
+
+        SQLite does so behind a commit, when others may write. Where several processes
+        always do, it never comes to the end: the log grows, and each commit copies and syncs.
+        """
+        changed = connection.total_changes
+        if "emptied" not in connection.info:
+            # Processes that start together take turns.
+            connection.info["emptied"] = changed - round(_LOGGED_ROWS * random_fraction())
+        if changed - connection.info["emptied"] < _LOGGED_ROWS:
+            return False
+        connection.info["emptied"] = changed
+        # As SQLite takes it: what cannot be moved is safe where it is.
+        with suppress(sqlite3.Error), closing(self._open()) as other:
+            other.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        return True
 
     def misplaced(self, error: BaseException) -> bool:
         """There is one file."""
