@@ -61,7 +61,7 @@ def story(url: str, recorded: Recorded) -> SqlLedger:
 # -- SQLite ----------------------------------------------------------------------------------
 
 
-def sqlite_plan(connection: sqlite3.Connection, sql: str, parameters: dict[str, Any]) -> list[str]:
+def sqlite_plan(connection: sqlite3.Connection, sql: str, parameters: Any) -> list[str]:
     return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
 
 
@@ -118,6 +118,15 @@ def test_sqlite_plans_of_the_hot_statements(
 ) -> None:
     """Ready items come in the order of their key, without a sort."""
     assert SQLITE_PLANS[template] == sqlite_plan(sqlite_connection, *recorded[template])
+
+
+def test_a_commit_on_sqlite_searches_each_lease_by_its_key(
+    sqlite_connection: sqlite3.Connection,
+) -> None:
+    """However many results one statement keeps, it reads no other lease."""
+    plan = sqlite_plan(sqlite_connection, hot._keep(20), [None] * (20 * 8 + 2))
+    assert "SEARCH l USING PRIMARY KEY (run_id=? AND id=?)" in plan
+    assert not [step for step in plan if step.startswith("SCAN l")]
 
 
 def test_a_missing_index_of_sqlite_is_noticed(
