@@ -84,6 +84,9 @@ class Embed:
         step_tokens: int | None = None,
         model_folder: str | None = None,
     ) -> None:
+        for name, text in (("model", model), ("revision", revision), ("prompt", prompt)):
+            _require(name, text, isinstance(text, str | None), "text")
+        _require("normalise", normalise, isinstance(normalise, bool), "true or false")
         _require_one_of("batching", batching, _BATCHINGS)
         if dtype is not None:
             _require_one_of("dtype", dtype, _DTYPES)
@@ -370,13 +373,17 @@ class Embed:
 
 
 def _require_one_of(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UsageError(f"{name} is {value!r}", hint=f"one of {', '.join(known)}")
+    _require(name, value, value in known, f"one of {', '.join(known)}")
 
 
 def _require_whole(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UsageError(f"{name} is {value!r}", hint=f"a whole number, {least} or more")
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    _require(name, value, whole, f"a whole number, {least} or more")
+
+
+def _require(name: str, value: object, fits: bool, expected: str) -> None:
+    if not fits:
+        raise UsageError(f"{name} is {value!r}", hint=expected)
 
 
 def _device_name(device: str) -> str:
