@@ -55,8 +55,8 @@ class S3Source:
     A source id is `s3://bucket/key`, or `prefix` and the path below the folder. `include`
     and `exclude` are patterns (see `globs`) for paths below the folder; names that begin
     with a dot are passed over, as in folders of this machine. `avoid` names addresses below
-    which nothing is taken: batchq's own results. `list` raises UsageError if there is
-    nothing at all, AccessDenied, and SourceUnavailable.
+    `url` from which nothing is taken: batchq's own results; UsageError if one is `url` itself.
+    `list` raises UsageError if there is nothing at all, AccessDenied, and SourceUnavailable.
     """
 
     def __init__(
@@ -71,7 +71,17 @@ class S3Source:
     ) -> None:
         self._bucket, self._path, self._only_below = split_url(url)
         own = [split_url(each)[:2] for each in avoid if each.startswith("s3://")]
-        self._avoid = tuple(path and f"{path}/" for bucket, path in own if bucket == self._bucket)
+        if (self._bucket, self._path) in own:
+            raise UsageError(
+                f"SOURCE {url} is where the results lie",
+                hint="give results a folder of their own with --results: each enqueue would take "
+                "those of the last one for documents",
+            )
+        folder = self._path and f"{self._path}/"
+        # Results that lie above lie beside it, each run's in a folder of its own.
+        self._avoid = tuple(
+            f"{path}/" for bucket, path in own if bucket == self._bucket and path.startswith(folder)
+        )
         self._prefix = None if prefix is None else checked_prefix(prefix)
         self._wants = Filter(include, exclude)
         self._ask = _Asking(clock)

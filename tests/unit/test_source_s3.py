@@ -145,7 +145,7 @@ def test_keys_of_every_kind_are_listed_and_read_again(start: Callable[..., Stric
     [
         (["s3://bucket/docs/results"], ["docs/a.md", "docs/results-of-others/c.md"]),
         (["s3://other/docs/results", "batchq-data/results"], None),
-        (["s3://bucket"], []),
+        (["s3://bucket", "s3://bucket/do"], None),
     ],
 )
 def test_results_are_no_documents(
@@ -158,6 +158,8 @@ def test_results_are_no_documents(
         lay(server, key)
     found = names(f"s3://{BUCKET}/docs", avoid=avoid)
     assert [f"s3://{BUCKET}/{key}" for key in (keys if expected is None else expected)] == found
+    with pytest.raises(UsageError, match="is where the results lie"):
+        S3Source(f"s3://{BUCKET}/docs", avoid=[f"s3://{BUCKET}/docs/"])
 
 
 @pytest.mark.parametrize("version", [None, "v1", "a/b+c?d=e#f"])
