@@ -104,8 +104,8 @@ class Objects:
         self._timeout = timeout
         self._certificates = certificates
         self._places: dict[str, _Place] = {}
-        self._looking = threading.Lock()
-        self._sent: Any = None
+        # Of each thread: behind a lock all would wait in turn for a server that is silent.
+        self._sent = threading.local()
         s3.meta.events.register("before-send.s3.HeadBucket", self._note)
 
     def send(
@@ -125,7 +125,7 @@ class Objects:
         raising. A body is checked against its length, and a whole one against the checksums
         that came with it. Raises Refused, and what the SDK raises where there is no answer.
         """
-        place = self._place(bucket)
+        place = self._places.get(bucket) or self._find(bucket)
         query = "" if version is None else f"?versionId={quote(version, safe='')}"
         request = AWSRequest(
             method=_METHODS[operation],
@@ -153,14 +153,8 @@ class Objects:
 
     # -- where a bucket is -------------------------------------------------------
 
-    def _place(self, bucket: str) -> _Place:
-        place = self._places.get(bucket)
-        if place is None:
-            with self._looking:
-                place = self._places.get(bucket) or self._find(bucket)
-        return place
-
     def _find(self, bucket: str) -> _Place:
+        """Several threads may at once, each for itself."""
         final = True
         try:
             self._s3.head_bucket(Bucket=bucket)
@@ -170,8 +164,8 @@ class Objects:
                 raise
             # Missing, forbidden, expired: the request for the object will say so better.
             final = not refusal.expired
-        url = urlsplit(self._sent.url)
-        authorization = self._sent.headers["Authorization"]
+        sent = self._sent.last
+        url, authorization = urlsplit(sent.url), sent.headers["Authorization"]
         if isinstance(authorization, bytes):
             authorization = authorization.decode()
         scope = _SCOPE.search(authorization)
@@ -188,7 +182,7 @@ class Objects:
         return place
 
     def _note(self, request: Any, **_: Any) -> None:
-        self._sent = request
+        self._sent.last = request
 
     def _connected(self, server: str) -> URLLib3Session:
         return URLLib3Session(

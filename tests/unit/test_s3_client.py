@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,18 @@ def test_a_look_without_an_answer_is_repeated(server: StrictS3, fault: Fault) ->
     server.inject("HeadBucket", fault, fault)
     with pytest.raises(Unanswered):
         get(client(), "a")
+
+
+def test_threads_do_not_wait_in_turn_for_a_server_that_is_silent(server: StrictS3) -> None:
+    """Each learns of it after its own timeout, not the last after everybody's."""
+    threads, timeout = 8, 0.4
+    server.inject("HeadBucket", *[Fault.SILENCE] * threads)
+    asking = Client("test", Limits(timeout=timeout, attempts=1), ManualClock())
+    began = time.monotonic()
+    with ThreadPoolExecutor(threads) as pool:
+        errors = [pool.submit(get, asking, "a").exception for _ in range(threads)]
+        assert all(isinstance(error(), Unanswered) for error in errors)
+    assert time.monotonic() - began < timeout * threads / 2
 
 
 # -- ways to a server ------------------------------------------------------------
