@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from batchq.errors import BatchqError, UsageError
+from batchq.garbage import seldom_collected
 from batchq.ledger.base import Ledger, Run
 from batchq.results.checked import Checked
 from batchq.results.destination import Destination
@@ -64,7 +65,7 @@ def export(
         )
     destination.require_free(force=force)
     try:
-        with Growing(destination.workspace) as growing:
+        with seldom_collected(), Growing(destination.workspace) as growing:
             tallies = ledger.counts(run).tallies
             making = {
                 "run": run.prefix,

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 
 from batchq.errors import StoreUnusable
+from batchq.garbage import seldom_collected
 from batchq.ledger.base import CommittedResult, Ledger, Run
 from batchq.store.base import Store, StoreError
 from batchq.verify.journal import Damage, Journal
@@ -104,7 +105,10 @@ def audit(
     same audit asked again goes on from there.
     """
     drift = _tally_drift(ledger, run) if sample is None else None
-    with ThreadPoolExecutor(READERS, thread_name_prefix="verify") as readers:
+    with (
+        seldom_collected(),
+        ThreadPoolExecutor(READERS, thread_name_prefix="verify") as readers,
+    ):
         task = _Audit(ledger, run, store, journal, readers, progress)
         try:
             task.results(sample)
