@@ -367,6 +367,26 @@ def test_a_failover_in_the_middle_of_a_commit(stage: Stage) -> None:
     assert faults(VERBS["commit some that are fenced"], stage, refuse=3) == []
 
 
+@pytest.mark.parametrize("name", ["register", "beat", "claim", "commit"])
+def test_a_verb_of_one_statement_that_arrives_after_it_was_repeated(
+    name: str, stage: Stage
+) -> None:
+    """It changes nothing any more. The others' statements end with their connection."""
+    verb = VERBS[name]
+
+    def call(statement: int | None) -> tuple[object, Any]:
+        scene = Scene(stage)
+        made = verb.prepare(scene)
+        stage.proxy.arm(statement, Cut.LATE)
+        answer = made()
+        assert stage.proxy.deliver() == (statement is not None)
+        told = scene.plain(answer), scene.rows()
+        scene.ledger.close()
+        return told
+
+    assert call(None) == call(0)
+
+
 def test_a_claim_that_arrives_late_takes_nothing(stage: Stage) -> None:
     """Its sender asked again, has got its items and claims on: nobody would work on these."""
     scene = Scene(stage)

@@ -492,7 +492,9 @@ end:
       :: answer == TAKEN ->
         last = t;
         if
-        :: at[w].name != n -> next_item()              /* reaped between the claim and here */
+        /* Reaped between the claim and here. In the code a moment is left between this look and
+         * the next line; what is taken then is worked on in vain, and fenced. */
+        :: at[w].name != n -> next_item()
         :: else ->
           at[w].holds = true; at[w].on = i;
           g = item[i].generation;
