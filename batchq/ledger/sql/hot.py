@@ -109,13 +109,7 @@ def commit(
     if not ids or len(set(ids)) < len(ids):
         raise Unusual
     prepare = _commit_in_one if dialect is POSTGRESQL else _commit_in_few
-    work = prepare(worker, ordered, ids)
-
-    def transaction(tx: Transaction) -> Committed:
-        work(tx)
-        return Committed(accepted=tuple(ids))
-
-    return transaction
+    return prepare(worker, ordered, ids)
 
 
 # -- PostgreSQL ------------------------------------------------------------------------------
@@ -238,7 +232,7 @@ SELECT (SELECT count(*) FROM held) FROM me
 
 def _commit_in_one(
     worker: str, results: Sequence[Result], ids: list[int]
-) -> Callable[[Transaction], None]:
+) -> Callable[[Transaction], Committed]:
     stored = [result.stored for result in results]
     given = {
         "worker": worker,
@@ -253,10 +247,11 @@ def _commit_in_one(
         "divergent": [result.divergent for result in results],
     }
 
-    def work(tx: Transaction) -> None:
+    def work(tx: Transaction) -> Committed:
         rows = tx.rows(_COMMIT, **given)
         if not rows or rows[0][0] < len(ids):
             raise Unusual
+        return Committed(accepted=tuple(ids))
 
     return work
 
@@ -358,7 +353,7 @@ WHERE id = :worker
 
 def _commit_in_few(
     worker: str, results: Sequence[Result], ids: list[int]
-) -> Callable[[Transaction], None]:
+) -> Callable[[Transaction], Committed]:
     parts = []
     for first in range(0, len(results), _AT_ONCE):
         part = results[first : first + _AT_ONCE]
@@ -370,7 +365,7 @@ def _commit_in_few(
         "divergent": sum([result.divergent for result in results]),
     }
 
-    def work(tx: Transaction) -> None:
+    def work(tx: Transaction) -> Committed:
         committer = tx.rows(_COMMITTER, worker=worker)
         if not committer:
             raise Unusual
@@ -380,6 +375,7 @@ def _commit_in_few(
             raise Unusual
         tx.run(_UNLEASE, run=run, ids=ids)
         tx.run(_COUNT_COMMIT, worker=worker_id, **counted)
+        return Committed(accepted=tuple(ids))
 
     return work
 
