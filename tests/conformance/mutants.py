@@ -18,8 +18,21 @@ import pytest
 from batchq.ledger import memory
 from batchq.ledger.base import CommittedResult, State
 from batchq.ledger.contact import Contact
-from batchq.ledger.dynamodb import calls, claiming, items, reaping, settling, unit, wire
+from batchq.ledger.dynamodb import (
+    bundles,
+    calls,
+    claiming,
+    ended,
+    items,
+    reaping,
+    settling,
+    unit,
+    wire,
+)
 from batchq.ledger.dynamodb import ledger as dynamo_ledger
+from batchq.ledger.dynamodb import reading as dynamo_reading
+from batchq.ledger.dynamodb.fleet import entry, entry_id
+from batchq.ledger.dynamodb.keys import document_of
 from batchq.ledger.memory import MemoryLedger
 from batchq.ledger.rows import Row, Tables
 from batchq.ledger.sql import engine, enqueueing, holding, process
@@ -244,6 +257,23 @@ def whether_there_or_not(name: str = "") -> wire.Condition:
     return wire.absent("never")
 
 
+def the_new_alone(of: unit.Unit) -> list[bytes]:
+    items = of._items.values()
+    return [entry(r.id, r.rev) for r, was in items if r.state == State.READY and was is None]
+
+
+def whatever_is_ready(of: unit.Unit) -> list[bytes]:
+    return [entry(r.id, r.rev) for r, _ in of._items.values() if r.state == State.READY]
+
+
+def wanted_at_every_revision(choice: claiming.Choice, keys: Any) -> list[claiming.Wanted]:
+    ready = [one for _, taken in choice.taken for one in taken]
+    return [
+        *((one, keys.document(document_of(entry_id(one)))) for one in ready),
+        *((one.entry, one.place) for one in choice.due),
+    ]
+
+
 def every_beat(watch: Any, *_: Any) -> Any:
     return list(watch._beats.values())
 
@@ -298,11 +328,52 @@ MUTANTS = [
         repeated.test_claim_repeated,
     ),
     Mutant(
+        "what a claim did not reach is not offered again",
+        DYNAMO,
+        replaced(unit.Unit, "_ready", the_new_alone),
+        apart.test_a_claim_that_lands_after_its_worker_was_reaped_takes_nothing,
+    ),
+    Mutant(
+        "what is in a bundle already is offered again",
+        DYNAMO,
+        replaced(unit.Unit, "_ready", whatever_is_ready),
+        apart.test_a_ready_item_that_is_named_again_is_offered_once,
+    ),
+    Mutant(
+        "a claim takes from a bundle as it was",
+        DYNAMO,
+        replaced(bundles, "equal", any_value("rev")),
+        apart.test_claims_that_meet_at_a_bundle_share_it,
+    ),
+    Mutant(
+        "a process is put away without its tallies",
+        DYNAMO,
+        replaced(ended, "TALLY_NAMES", ()),
+        processes.test_the_tallies_of_a_stopped_process_stay_in_the_run,
+    ),
+    Mutant(
+        "a process is put away though it acts",
+        DYNAMO,
+        replaced(ended, "equal", any_value("call")),
+        apart.test_a_process_that_acts_while_it_is_put_away_loses_no_tally,
+    ),
+    Mutant(
+        "counts are called exact at the first look",
+        DYNAMO,
+        replaced(dynamo_reading._Fleet, "same", always),
+        apart.test_counts_that_someone_is_put_away_from_are_not_called_exact,
+    ),
+    Mutant(
+        "a claim wants an item at every revision",
+        DYNAMO,
+        replaced(claiming.Choice, "wanted", wanted_at_every_revision),
+        apart.test_an_item_that_waits_at_two_revisions_is_claimed_once,
+    ),
+    Mutant(
         "the reaped may announce a claim",
         DYNAMO,
         replaced(claiming, "equal", any_value("state")),
-        apart.test_a_worker_that_is_reaped_while_it_chooses_claims_nothing,
-        refusal="stays leased",
+        partial(apart.test_a_worker_that_is_reaped_while_it_chooses_claims_nothing, limit=0),
     ),
     Mutant(
         "a claim may land after its worker was reaped",

@@ -22,6 +22,7 @@ from tests.conformance.backends import DynamoBackend, dynamo_backend
 from tests.conformance.recount import check_rows
 from tests.conformance.world import TTL, World, document, held
 from tests.dynamodb import in_full
+from tests.faults.dynamo_rows import scan
 
 DYNAMO = pytest.mark.parametrize("backend", ["dynamodb", "dynamodb-local"], indirect=True)
 
@@ -125,12 +126,13 @@ def look_with_the_eyes_of(seer: Ledger, ledger: DynamoLedger) -> None:
 
 
 @DYNAMO
-def test_a_worker_that_is_reaped_while_it_chooses_claims_nothing(world: World) -> None:
-    """Its intent is refused with the mark on its row: nobody would look for it any more."""
+@pytest.mark.parametrize("limit", [0, 1_000], ids=["marked", "put away"])
+def test_a_worker_that_is_reaped_while_it_chooses_claims_nothing(world: World, limit: int) -> None:
+    """Its intent is refused with the mark on its row, and where the row has been put away."""
     world.worker("victim")
     world.enqueue_many(3)
-    act = once("transact_write_items", lambda: world.lose("victim"))
-    with interposed(world, act) as (ledger, _), pytest.raises(WorkerReaped, match="victim"):
+    act = once("transact_write_items", lambda: world.lose("victim", limit=limit))
+    with interposed(world, act) as (ledger, _), pytest.raises(WorkerReaped, match="victim is reap"):
         ledger.claim("victim", "t", 2, alone=True)
     assert world.states(["000", "001", "002"]) == [State.READY] * 3
     finish(world)
@@ -188,7 +190,77 @@ def test_a_beat_after_the_last_look_saves_its_process(world: World) -> None:
     assert world.ledger.beat("living", TTL)
 
 
+@DYNAMO
+def test_claims_that_meet_at_a_bundle_share_it(world: World) -> None:
+    """The second announces nothing that the first has taken, and asks for none of it."""
+    for name in ("first", "second"):
+        world.worker(name)
+    world.enqueue_many(3)
+    asked = []
+    meet = once("transact_write_items", lambda: world.hold("first", 2))
+
+    def meet_and_count(operation: str, number: int) -> None:
+        asked.append(operation)
+        meet(operation, number)
+
+    with interposed(world, meet_and_count) as (ledger, _):
+        lease = ledger.claim("second", "t", 3, alone=True)
+    assert lease is not None
+    assert [item.source_id for item in lease.items] == ["002"]
+    assert asked.count("update_item") == 1
+    assert world.tallies.attempts == 3
+    finish(world)
+
+
+@DYNAMO
+def test_what_is_left_of_a_bundle_comes_first_at_the_next_claim(world: World) -> None:
+    """So that one worker does not leave the ends of many bundles behind."""
+    with another_table(world, shards=16) as spread:
+        ledger = spread.open(ranks=RandomRanks())
+        run = ledger.create_run("run", "p-1", {}, "item")
+        for name in ("e", "w"):
+            ledger.register(run, name, TTL, Role.WORKER, {})
+        batches = [[document(f"{batch}{n:03}") for n in range(6)] for batch in range(3)]
+        for number, batch in enumerate(batches, start=1):
+            ledger.enqueue("e", number, batch)
+        begun: set[str] = set()
+        numbers: list[int] = []
+        while lease := ledger.claim("w", f"t{len(numbers)}", 4, alone=True):
+            begun |= {item.source_id[0] for item in lease.items}
+            numbers.append(len(begun))
+        assert numbers == [1, 2, 2, 3, 3]
+
+
+@DYNAMO
+def test_an_item_that_waits_at_two_revisions_is_claimed_once(world: World) -> None:
+    """Enqueued, superseded and brought back, it is due; the bundle names it as it was at first."""
+    world.worker("w")
+    for version in ("v1", "v2", "v1"):
+        world.enqueue(document("a", version))
+    lease = world.hold("w")
+    assert [item.source_version for item in lease.items] == ["sha256:v1"]
+    world.commit("w", lease)
+    assert world.tallies.attempts == 1
+    check_the_end(world, "w")
+
+
+@DYNAMO
+def test_a_ready_item_that_is_named_again_is_offered_once(world: World) -> None:
+    """Only where it has another revision does it need another place in the queue."""
+    world.enqueue("a", "b")
+    world.enqueue("a", "c")
+    check_rows(world)
+    finish(world)
+
+
 # -- claims without an answer --------------------------------------------------------------------
+
+
+def enqueue_delayed(world: World, count: int) -> None:
+    """Documents 000, 001, ... that somebody has given back, due at once."""
+    world.enqueue_many(count)
+    world.worker("earlier")
+    world.release("earlier", world.hold("earlier"))
 
 
 def check_the_end(world: World, *workers: str) -> None:
@@ -205,7 +277,7 @@ def test_what_others_took_before_a_claim_is_asked_again_leaves_its_lease(world: 
     """Its first call had reached two of four; its tally counts these two."""
     for name in ("one", "other"):
         world.worker(name)
-    world.enqueue_many(4)
+    enqueue_delayed(world, 4)
     written = []
 
     def reach_two(operation: str, number: int) -> None:
@@ -269,11 +341,25 @@ def test_an_intent_that_lands_after_its_claim_was_asked_again_is_refused(world: 
 
 
 @DYNAMO
+def test_an_intent_that_lands_when_its_bundle_is_taken_is_refused(world: World) -> None:
+    """What it would take out of the queue is there no more."""
+    for name in ("one", "other"):
+        world.worker(name)
+    world.enqueue_many(3)
+    ledger, arrive = claim_without_an_answer(world)
+    world.commit("other", world.hold("other"))
+    assert ledger.claim("one", "t", 3, alone=True) is None
+    with pytest.raises(ClientError, match="ConditionalCheckFailed"):
+        arrive()
+    check_the_end(world, "one", "other")
+
+
+@DYNAMO
 def test_an_intent_that_lands_when_all_is_taken_does_not_keep_the_run(world: World) -> None:
     """Nobody holds anything under it: its worker ends it when it has nothing to do."""
     for name in ("one", "other"):
         world.worker(name)
-    world.enqueue_many(3)
+    enqueue_delayed(world, 3)
     ledger, arrive = claim_without_an_answer(world)
     world.commit("other", world.hold("other"))
     assert ledger.claim("one", "t", 3, alone=True) is None
@@ -305,6 +391,109 @@ def test_two_enqueues_may_bring_back_the_same_old_version(world: World) -> None:
         assert ledger.enqueue("one", 1, [document("a", "v1")]).known == 1
     assert world.ledger.counts(world.run).tallies.superseded == 1
     finish(world)
+
+
+# -- processes that have ended -------------------------------------------------------------------
+
+
+def rows_of_processes(world: World) -> list[str]:
+    """The rows that whoever counts must read, one for each process."""
+    backend = world.backend
+    assert isinstance(backend, DynamoBackend)
+    names = (str(row["sk"]) for row in scan(backend.sdk, backend.table))
+    return sorted(name.partition("#")[2] for name in names if name.startswith("2process#"))
+
+
+@DYNAMO
+def test_what_counting_reads_does_not_grow_with_the_processes_that_have_ended(
+    world: World,
+) -> None:
+    """Stopped or reaped, they are in one sum, and still listed with what they did."""
+    world.worker("w")
+    for name in ("a", "b"):
+        world.enqueue(name)
+    world.commit("w", world.hold("w", 1))
+    world.hold("w", 1)
+    world.lose("w")
+    assert rows_of_processes(world) == ["reaper"]
+    assert (world.tallies.completed, world.tallies.lost_leases) == (1, 1)
+    found = {process.name: process for process in world.ledger.workers(world.run)}
+    assert {"enqueuer-1", "enqueuer-2", "w", "reaper"} == {*found}
+    assert found["w"].committed == 1
+    check_rows(world)
+
+
+@DYNAMO
+def test_what_is_counted_to_a_process_that_was_put_away_is_counted_once(world: World) -> None:
+    """In the sum: its row does not come back."""
+    world.worker("w")
+    world.enqueue("a", "b")
+    lease = world.hold("w")
+    world.lose("w")
+    for _ in range(2):
+        assert len(world.commit("w", lease).fenced) == 2
+    assert world.tallies.fenced == 2
+    world.register("e", Role.ENQUEUER)
+    world.ledger.stop("e", "end")
+    assert world.ledger.enqueue("e", 1, [document("c")]).new == 1
+    assert world.ledger.enqueue("e", 1, [document("c")]).new == 1
+    assert world.ledger.enqueue("e", 2, [document(f"{n}") for n in range(30)]).new == 30
+    assert world.check_accounting().total == 33
+    assert rows_of_processes(world) == ["reaper"]
+    check_rows(world)
+
+
+@DYNAMO
+def test_a_process_that_acts_while_it_is_put_away_loses_no_tally(world: World) -> None:
+    """Its row is moved only as it was read."""
+    world.register("e", Role.ENQUEUER)
+    marked = []
+
+    def act(operation: str, number: int) -> None:
+        if operation == "transact_write_items":
+            marked.append(number)
+            if len(marked) == 2:
+                assert world.ledger.enqueue("e", 1, [document("a")]).new == 1
+
+    with interposed(world, act) as (ledger, _):
+        ledger.stop("e", "end")
+    assert rows_of_processes(world) == []
+    assert world.check_accounting().total == 1
+    check_rows(world)
+
+
+@DYNAMO
+def test_a_reaper_that_comes_late_leaves_no_row_of_whom_another_put_away(world: World) -> None:
+    """Both had found it dead; the second to judge its loss finds nothing to write that to."""
+    world.worker("victim")
+    reapers = ["late", "swift"]
+    for name in reapers:
+        world.register(name, Role.OPERATOR)
+    world.pass_time(1.25 * TTL, reapers)
+    act = once("update_item", lambda: world.ledger.reap("swift", 10))
+    with interposed(world, act) as (ledger, _):
+        look_with_the_eyes_of(world.ledger, ledger)
+        assert ledger.reap("late", 10).workers == ("victim",)
+    assert rows_of_processes(world) == reapers
+    check_rows(world)
+
+
+@DYNAMO
+def test_counts_that_someone_is_put_away_from_are_not_called_exact(world: World) -> None:
+    """Its tallies may have been read twice, from its row and from the sum."""
+    world.enqueue("a")
+    world.register("e", Role.ENQUEUER)
+    queries = []
+
+    def stop(operation: str, number: int) -> None:
+        if operation == "query":
+            queries.append(number)
+            if len(queries) == 2:
+                world.ledger.stop("e", "end")
+
+    with interposed(world, stop) as (ledger, _):
+        assert not ledger.counts(world.run).exact
+        assert ledger.counts(world.run).exact
 
 
 # -- items that spread ---------------------------------------------------------------------------

@@ -73,6 +73,7 @@ def tables(rows: list[dict[str, Any]]) -> Tables:
     """Rows by the tables that a SQL ledger would have them in."""
     found: Tables = {name: [] for name in ("runs", "workers", "items", "fenced", *STATES.values())}
     entries: Counter[str] = Counter()
+    offered: Counter[str] = Counter()
     for row in rows:
         kind, _, rest = row["pk"].partition("#")
         if kind == "runs":
@@ -83,15 +84,26 @@ def tables(rows: list[dict[str, Any]]) -> Tables:
         run = int(rest.partition("#")[0], 16) if kind in ("i", "w", "f") else 0
         if kind == "i":
             _sort_in(row, run, found)
+        elif kind == "b":
+            offered.update(e.hex() for e in row["rd"])
         elif kind == "f":
             found["fenced"].append({"run_id": run})
         elif kind == "w" and row["sk"].startswith("2process#"):
             tallies = {name: row.get(name, 0) for name in TALLIES}
             found["workers"].append({"run_id": run, "name": row["sk"][9:], **tallies})
+        elif kind == "w" and row["sk"] == "2sum":
+            found["workers"].append(
+                {"run_id": run, "name": "", **{n: row.get(n, 0) for n in TALLIES}}
+            )
+        elif kind == "w" and row["sk"].startswith("4ended#"):
+            assert not any(n in row for n in TALLIES), f"{row['sk']} is in the sum"
         elif kind == "w" and row["sk"].startswith("3lease#"):
             entries.update(e[:12].hex() for e in (*row.get("rd", []), *row.get("dl", [])))
     leased = Counter(f"{row['id']:024x}" for row in found["leased"])
     assert leased == entries, "a lease and the items that it holds differ"
+    for row in found["ready"]:
+        times = offered[f"{row['id']:024x}{row['revision']:08x}"]
+        assert times == 1, f"{row['id']:024x} is ready, and offered {times} times"
     return found
 
 
@@ -101,12 +113,13 @@ def _sort_in(row: dict[str, Any], run: int, found: Tables) -> None:
     assert not apart or int(ordinal, 16) == row["n"], f"{row['sk']} holds another version"
     item = {"run_id": run, "id": int(f"{digest}{row['n']:04x}", 16), "current": not apart}
     state = row.get("st", "ready")
-    claimable = state in ("ready", "delayed", "dead_lettered")
-    assert ("q" in row) is claimable, f"{row['sid']} is {state}, and in the queue: {'q' in row}"
+    waits = state in ("delayed", "dead_lettered")
+    assert ("q" in row) is waits, f"{row['sid']} is {state}, and in the index: {'q' in row}"
     found["items"].append({**item, "source_id": row["sid"], "source_version": row["ver"]})
     found[STATES[state]].append(
         {
             **item,
+            "revision": row.get("v", 0),
             "attempt": row.get("att", 0),
             "object_key": row.get("key"),
             "byte_offset": row.get("off", 0),

@@ -23,7 +23,9 @@ from batchq.item import NewItem
 from batchq.lease import Failure, Held
 from batchq.ledger.base import Role
 from batchq.ledger.dynamodb import DynamoLedger
+from batchq.ledger.dynamodb.bundles import BUNDLE, offer
 from batchq.ledger.dynamodb.calls import PATIENCE, Calls, ConditionFailed, ServerTime, connect
+from batchq.ledger.dynamodb.fleet import entry
 from batchq.ledger.dynamodb.keys import (
     Keys,
     RandomRanks,
@@ -296,6 +298,29 @@ def test_what_init_is_refused_is_an_error_with_a_hint_and_leaves_a_ledger() -> N
         ledger.initialise()
     assert refused.value.hint
     ledger.check()
+
+
+def test_init_says_that_an_emulator_has_no_recovery() -> None:
+    """DynamoDB Local does not know the operation: that is no fault to report."""
+    url = f"dynamodb://emulated-{random_hex(32)}?region=us-east-1&pitr=on"
+    amazon = Amazon("update_continuous_backups", refusal("UnknownOperationException"))
+    ledger = DynamoLedger(url, client=amazon)
+    with pytest.raises(UsageError, match="point-in-time") as refused:
+        ledger.initialise()
+    assert "pitr=on" in (refused.value.hint or "")
+    ledger.check()
+
+
+def test_a_full_bundle_takes_one_unit_to_write() -> None:
+    """A KB, with names, keys and the entries of 48 items."""
+    keys, ids = Keys(2**48 - 1, 16), range(2**96 - BUNDLE, 2**96)
+    [action] = offer("table", keys, RandomRanks(), (entry(i, 2**32 - 1) for i in ids))
+    row = action["Put"]["Item"]
+    # By DynamoDB's rule: texts, digits at most, and the bytes of a set.
+    texts = sum(len(name) + len(of.get("S", "")) + len(of.get("N", "")) for name, of in row.items())
+    size = texts + sum(len(one) for one in row["rd"]["BS"])
+    assert len(row["rd"]["BS"]) == BUNDLE
+    assert 800 < size <= 1024
 
 
 def test_a_table_of_another_schema_is_refused_by_name() -> None:

@@ -1,29 +1,32 @@
 """Claim: an intent that names what is wanted, then each item on condition that it is free.
 
 The intent is a lease row, written in one transaction with the worker's own row, so none can
-be written once the worker is marked as reaped. It names each item with the revision at
-which it was seen. Whoever ends the lease gives an item that the claim has not reached yet
-another revision, and a claim that lands late finds nothing to take.
+be written once the worker is marked as reaped; what it takes out of bundles is in that
+transaction too. It names each item with the revision at which it was seen. Whoever ends the
+lease gives an item that the claim has not reached yet another revision, and a claim that lands
+late finds nothing to take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from batchq.errors import WorkerReaped
 from batchq.lease import Lease
+from batchq.ledger.dynamodb import ended
+from batchq.ledger.dynamodb.bundles import Bundle, walk
 from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
 from batchq.ledger.dynamodb.fleet import LeaseRow, Process, entry, entry_id, entry_rev
 from batchq.ledger.dynamodb.items import ItemRow
-from batchq.ledger.dynamodb.keys import INDEX, Keys, item_id, ordinal_of
+from batchq.ledger.dynamodb.keys import INDEX, Keys, document_of, item_id, ordinal_of
 from batchq.ledger.dynamodb.unit import Unit, read_items, together
 from batchq.ledger.dynamodb.wire import Key, absent, equal, write
 from batchq.ledger.records import ISOLATED_LOSSES, State, WorkerState, lease_cap
 
-__all__ = ["Candidate", "Claiming"]
+__all__ = ["Claiming"]
 
 Wanted = tuple[bytes, Key]
 """An entry of the lease, and where its row lies."""
@@ -36,21 +39,35 @@ PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An item as the queue shows it. `rank` is none for a delayed one."""
+    """A delayed item as the index shows it."""
 
-    id: int
-    rev: int
+    entry: bytes
     losses: int
-    rank: int | None
     place: Key
 
-    @property
-    def entry(self) -> bytes:
-        return entry(self.id, self.rev)
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a claim wants: delayed items that are due, and entries `taken` out of bundles."""
+
+    due: list[Candidate]
+    taken: list[tuple[Bundle, frozenset[bytes]]] = field(default_factory=list)
+
+    def wanted(self, keys: Keys) -> list[Wanted]:
+        """Each item once, at the last of the revisions at which it was seen."""
+        # A ready item is its document's current one.
+        places = {
+            one: keys.document(document_of(entry_id(one)))
+            for _, taken in self.taken
+            for one in taken
+        }
+        places.update((one.entry, one.place) for one in self.due)
+        last = {entry_id(one): one for one in sorted(places)}
+        return [(one, places[one]) for one in last.values()]
 
 
 class Claiming:
-    """One worker's claims. `cursor` is the rank after which the next one looks."""
+    """One worker's claims. `cursor` is the rank after which the next one looks first."""
 
     def __init__(self, calls: Calls, keys: Keys, worker: str, cursor: int) -> None:
         self._calls = calls
@@ -67,16 +84,16 @@ class Claiming:
             return self._again(token, process.committed)
         last = process.last_token
         for _ in range(ROUNDS):
-            candidates = self._choose(limit, now, alone)
-            if not candidates:
+            choice = self._choose(limit, now, alone)
+            if not choice.due and not choice.taken:
                 return None
-            announced = self._intend(token, last, candidates, now)
+            wanted = choice.wanted(self._keys)
+            announced = self._intend(token, last, choice, wanted, now)
             last = token if announced is None else announced
             if announced == token:
                 return self._again(token, process.committed)
             if announced is not None:
                 continue
-            wanted = [(c.entry, c.place) for c in candidates]
             rows = self._take(token, wanted, process.committed)
             if rows:
                 return _lease(token, rows)
@@ -84,14 +101,24 @@ class Claiming:
 
     # -- choosing ------------------------------------------------------------------------
 
-    def _choose(self, limit: int, now: int, alone: bool) -> list[Candidate]:
+    def _choose(self, limit: int, now: int, alone: bool) -> Choice:
         due = self._due(limit, now, alone)
         if due and due[0].losses:
-            return due
-        ready = list(islice(self._ready(limit - len(due)), limit - len(due)))
-        if ready:
-            self.cursor = ready[-1].rank or 0
-        return due + ready
+            return Choice(due)
+        choice = Choice(due)
+        room = limit - len(due)
+        # The lease and the worker's row are written along with the bundles.
+        most = self._calls.transaction - 2
+        found = walk(self._calls, self._keys, self.cursor, room) if room > 0 else iter(())
+        for bundle in islice(found, most):
+            taken = frozenset(sorted(bundle.entries)[:room])
+            choice.taken.append((bundle, taken))
+            room -= len(taken)
+            # What is left of this one comes first the next time.
+            self.cursor = max(0, bundle.rank - (taken != bundle.entries))
+            if room == 0:
+                break
+        return choice
 
     def _due(self, limit: int, now: int, alone: bool) -> list[Candidate]:
         """Delayed items whose time has come: as many losses as the first, as many as may be."""
@@ -101,7 +128,7 @@ class Claiming:
             self._keys.all_delayed, "#s < :a", f"{now:015d}~", index=INDEX, limit=max(PAGE, limit)
         )
         for row in rows:
-            one = _candidate(row, None)
+            one = _candidate(row)
             if one.losses >= ISOLATED_LOSSES and not alone:
                 continue
             if not chosen or one.losses == chosen[0].losses:
@@ -110,36 +137,19 @@ class Claiming:
                 break
         return chosen
 
-    def _ready(self, number: int) -> Iterator[Candidate]:
-        """From the cursor round the ring of all ranks, once."""
-        if number <= 0:
-            return
-        cursor = self.cursor
-        first, shards = self._keys.ring(cursor), self._keys.shards
-        arcs = [(first, "#s > :a")]
-        arcs += [((first + step) % shards, "") for step in range(1, shards)]
-        arcs += [(first, "#s <= :a")]
-        for shard, condition in arcs:
-            bounds = [f"{cursor:016x}"] if condition else []
-            partition = self._keys.ready_shard(shard)
-            for row in self._calls.query(partition, condition, *bounds, index=INDEX, limit=number):
-                yield _candidate(row, int(row["r"], 16))
-
     # -- taking --------------------------------------------------------------------------
 
-    def _intend(self, token: str, last: str, candidates: list[Candidate], now: int) -> str | None:
-        """Write down what this claim wants; the last token if an intent landed after `last`.
+    def _intend(
+        self, token: str, last: str, choice: Choice, wanted: list[Wanted], now: int
+    ) -> str | None:
+        """Write down what this claim wants; the worker's last token if that was refused.
 
-        So one that lands late, after its claim was asked again, is refused.
+        It is where another has taken from one of the bundles, and where an intent landed after
+        `last`: so one that lands late, after its claim was asked again, takes nothing.
         """
-        lease = LeaseRow(
-            self._worker,
-            token,
-            now,
-            frozenset(c.entry for c in candidates if c.rank is not None),
-            frozenset(c.entry for c in candidates if c.rank is None),
-            1,
-        )
+        entries = frozenset(one for one, _ in wanted)
+        due = entries.intersection(one.entry for one in choice.due)
+        lease = LeaseRow(self._worker, token, now, entries - due, due, 1)
         table, keys = self._calls.table, self._keys
         announced = keys.lease(self._worker, token)
         try:
@@ -150,16 +160,17 @@ class Claiming:
                         table,
                         keys.process(self._worker),
                         set={"token": token},
-                        add=lease.taken([c.entry for c in candidates]),
+                        add=lease.taken(entries),
                         only_if=[
                             equal("state", WorkerState.LIVE.value),
                             equal("token", last) if last else absent("token"),
                         ],
                     ),
+                    *(bundle.without(table, taken) for bundle, taken in choice.taken),
                 ]
             )
         except ConditionFailed:
-            row = self._calls.get(keys.process(self._worker))
+            row = ended.find(self._calls, keys, self._worker)
             process = None if row is None else Process.unpack(row)
             if process is None or process.state is not WorkerState.LIVE:
                 raise over(process, self._worker) from None
@@ -231,10 +242,10 @@ class Claiming:
         return _lease(token, held + self._take(token, wanted, committed, lost))
 
 
-def _candidate(row: dict[str, Any], rank: int | None) -> Candidate:
+def _candidate(row: dict[str, Any]) -> Candidate:
     digest = int(row["sk"].partition("#")[0], 16)
-    place = row["pk"], row["sk"]
-    return Candidate(item_id(digest, row["n"]), row["v"], row.get("ls", 0), rank, place)
+    one = entry(item_id(digest, row["n"]), row["v"])
+    return Candidate(one, row.get("ls", 0), (row["pk"], row["sk"]))
 
 
 def _lease(token: str, rows: list[ItemRow]) -> Lease | None:
@@ -244,8 +255,8 @@ def _lease(token: str, rows: list[ItemRow]) -> Lease | None:
 
 def over(process: Process | None, name: str = "") -> WorkerReaped:
     """The refusal of a process that has ended."""
-    ended = process.state.value if process else "unknown"
+    state = process.state.value if process else "unknown"
     return WorkerReaped(
-        f"worker {process.name if process else name} is {ended}: its leases are over",
+        f"worker {process.name if process else name} is {state}: its leases are over",
         hint="register under a new name",
     )

@@ -13,19 +13,20 @@ from dataclasses import replace
 
 from batchq.errors import UsageError
 from batchq.item import NewItem
-from batchq.ledger.dynamodb import items
+from batchq.ledger.dynamodb import ended, items
+from batchq.ledger.dynamodb.bundles import rows_for
 from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
 from batchq.ledger.dynamodb.fleet import Answer, Process
 from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import Keys, Ranks, item_id
-from batchq.ledger.dynamodb.unit import Unit, current_rows
+from batchq.ledger.dynamodb.unit import PER_PROCESS, Unit, current_rows
 from batchq.ledger.dynamodb.wire import equal
 from batchq.ledger.records import Enqueued, State
 
 __all__ = ["enqueue"]
 
-PER_DOCUMENT = 3
-"""Rows that a document may take: its own, that of another version, and a lease."""
+PER_NEW, PER_KNOWN = 1, 3
+"""Rows that a document may take: its own; that of another version, and a lease."""
 
 BYTES = 2_000_000
 """A transaction may have 4 MB."""
@@ -44,6 +45,7 @@ def enqueue(
 ) -> Enqueued:
     """Take up what is left of `new`; the answer of the whole batch."""
     name = process.name
+    away: set[str] = set()
     while True:
         if batch < process.batch:
             raise UsageError(
@@ -55,7 +57,7 @@ def enqueue(
         done = max(0, process.done)
         if process.batch == batch and done >= len(new):
             return process.answer.enqueued(new)
-        intake = _Intake(calls, keys, ranks, process, now, replace)
+        intake = _Intake(calls, keys, ranks, process, away, now, replace)
         only_if = (
             [equal("batch", process.batch), equal("done", process.done)]
             if process.batch == batch
@@ -70,7 +72,7 @@ def enqueue(
             intake.unit.write()
         except ConditionFailed:
             # A row has changed since it was read, or the same batch is sent elsewhere too.
-            row = calls.get(keys.process(name))
+            row = ended.find(calls, keys, name)
             assert row is not None, f"the row of {name} has been deleted"
             process = Process.unpack(row)
             continue
@@ -86,6 +88,7 @@ class _Intake:
         keys: Keys,
         ranks: Ranks,
         process: Process,
+        away: set[str],
         now: int,
         replace: bool,
     ) -> None:
@@ -102,7 +105,7 @@ class _Intake:
             self._rejected[reason].extend(places)
         self._rows: dict[int, ItemRow] = {}
         self._was: dict[int, int | None] = {}
-        self.unit = Unit(calls, keys)
+        self.unit = Unit(calls, keys, away, ranks)
 
     @property
     def answer(self) -> Answer:
@@ -119,7 +122,9 @@ class _Intake:
 
         Raises ConditionFailed if a row is not there any more that another leads to.
         """
-        new = batch[done : done + self._calls.transaction - 1]
+        # Beside the rows of this process, and the bundles if all are new.
+        room = self._calls.transaction - PER_PROCESS
+        new = batch[done : done + room - rows_for(room)]
         digests = [self._ranks.digest(one.source_id) for one in new]
         self._rows = current_rows(self._calls, self._keys, digests)
         self._was = {digest: row.rev for digest, row in self._rows.items()}
@@ -127,9 +132,8 @@ class _Intake:
         size = 0
         for taken, (digest, one) in enumerate(zip(digests, new, strict=True)):
             size += 1_000 + 6 * len(one.source_id) + 6 * len(one.locator)
-            # The row of this process comes on top.
-            full = len(self.unit) + PER_DOCUMENT + 1 > self._calls.transaction
-            if full or (taken and size > BYTES):
+            rows = PER_KNOWN if digest in self._rows else PER_NEW
+            if not self.unit.has_room(rows) or (taken and size > BYTES):
                 return taken
             reason = self._take_one(digest, one)
             if reason is not None:
@@ -172,7 +176,6 @@ class _Intake:
             root=new.root,
             named_by=self._name,
             versions=versions,
-            rank=self._ranks.next(),
             rev=1,
         )
         self._rows[digest] = row

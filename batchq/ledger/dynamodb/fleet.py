@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -75,10 +75,10 @@ class LeaseRow:
     delayed: frozenset[bytes] = frozenset()
     rev: int = 0
 
-    def taken(self, entries: Iterable[bytes]) -> Counter[str]:
+    def taken(self, entries: Collection[bytes]) -> Counter[str]:
         """What a claim of these counts."""
         delayed = sum(one in self.delayed for one in entries)
-        number = len([*entries])
+        number = len(entries)
         return Counter(leased=number, attempts=number, ready=-number, delayed=-delayed)
 
     @property

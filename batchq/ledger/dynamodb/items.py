@@ -75,7 +75,6 @@ class ItemRow:
     root: str = _kept("root", "")
     named_by: str = _kept("by", "")
     versions: str = _kept("vs", "")
-    rank: int = _kept("rk", 0)
     state: str = _kept("st", State.READY.value)
     rev: int = _kept("v", 0)
     attempt: int = _kept("att", 0)
@@ -118,7 +117,7 @@ class ItemRow:
         return self.state == State.COMPLETED and self.token == token
 
     def pack(self, keys: Keys) -> dict[str, object]:
-        """The attributes of the row, with its place in the queue, without its key."""
+        """The attributes of the row, with its place in the index, without its key."""
         row = {
             short: value
             for short, name, default in KEPT
@@ -129,10 +128,8 @@ class ItemRow:
         return row
 
     def _place(self, keys: Keys) -> Key | None:
-        if self.state == State.READY:
-            return keys.ready(self.rank)
         if self.state == State.DELAYED:
-            return keys.delayed(self.not_before, self.rank)
+            return keys.delayed(self.not_before, self.id)
         return keys.dead(self.id) if self.state == State.DEAD_LETTERED else None
 
     @classmethod

@@ -5,11 +5,14 @@
     name of a process         pk `p#NAME`            sk `-`         which run it belongs to
     document, current item    pk `i#RUN#SHARD`       sk DIGEST
     its other versions        pk `i#RUN#SHARD`       sk DIGEST`#`ORDINAL
+    bundle of ready items     pk `b#RUN#SHARD`       sk RANK              see `bundles`
     process, said once        pk `w#RUN#SHARD`       sk `0about#NAME`
     process, while it lives   pk `w#RUN#SHARD`       sk `1beat#NAME`
     process, not yet settled  pk `w#RUN#SHARD`       sk `1over#NAME`
     process, its tallies      pk `w#RUN#SHARD`       sk `2process#NAME`
+    sum of those put away     pk `w#RUN#SHARD`       sk `2sum`
     open lease                pk `w#RUN#SHARD`       sk `3lease#NAME#TOKEN`
+    process, put away         pk `w#RUN#SHARD`       sk `4ended#NAME`     see `ended`
     refused commit            pk `f#RUN#ID`          sk TOKEN
     result that was reopened  pk `h#RUN#ID`          sk GENERATION
 
@@ -19,10 +22,10 @@ first bits of the digest choose the shard, the shards one after the other are al
 the order of their ids: pages of results need no index either. Two documents of one run
 with one digest are rejected by name; at a hundred million that is a chance of 1 in 10^8.
 
-The index `queue` holds what can be claimed, the dead letters and the open leases, no more:
+Bundles lie at random ranks, so that claims do not meet. The index `queue` holds what waits for
+its time, the dead letters and the open leases, no more:
 
-    ready          q `RUN#rSHARD`   r RANK               random, so that claims do not meet
-    delayed        q `RUN#d`        r NOT_BEFORE`#`RANK  in milliseconds
+    delayed        q `RUN#d`        r NOT_BEFORE`#`ID    in milliseconds
     dead letter    q `RUN#x`        r ID
     open lease     q `RUN#l`        r SINCE              in milliseconds
 """
@@ -56,14 +59,14 @@ RANK_BITS = 64
 
 
 class Ranks(Protocol):
-    """Where items stand in the queue and in the pages, and where a worker begins to claim."""
+    """Where documents stand in the pages and bundles in the queue, and where a worker begins."""
 
     def digest(self, source_id: str) -> int:
         """The upper 80 bits of a document's ids."""
         ...
 
     def next(self) -> int:
-        """The 64-bit rank of a new item."""
+        """The 64-bit rank of a new bundle."""
         ...
 
     def start(self) -> int:
@@ -158,6 +161,13 @@ class Keys:
     def process(self, name: str) -> Key:
         return self._of(name), f"2process#{name}"
 
+    def ended(self, name: str) -> Key:
+        return self._of(name), f"4ended#{name}"
+
+    def sum(self, name: str) -> Key:
+        """The sum to which a process's tallies are added when it is put away."""
+        return self._of(name), "2sum"
+
     def leases(self, name: str) -> Key:
         """The beginning of the sort keys of a process's leases."""
         return self._of(name), f"3lease#{name}#"
@@ -168,18 +178,18 @@ class Keys:
 
     # -- the queue -------------------------------------------------------------------
 
-    def ready(self, rank: int) -> Key:
-        return f"{self._run}#r{self.ring(rank):02x}", f"{rank:016x}"
+    def bundle(self, rank: int) -> Key:
+        return self.bundles(self.ring(rank)), f"{rank:016x}"
 
-    def ready_shard(self, shard: int) -> str:
-        return f"{self._run}#r{shard:02x}"
+    def bundles(self, shard: int) -> str:
+        return f"b#{self._run}#{shard:02x}"
 
     def ring(self, rank: int) -> int:
         """The shard in which a rank lies."""
         return rank >> (RANK_BITS - self._bits)
 
-    def delayed(self, not_before: int, rank: int) -> Key:
-        return self.all_delayed, f"{not_before:015d}#{rank:016x}"
+    def delayed(self, not_before: int, item: int) -> Key:
+        return self.all_delayed, f"{not_before:015d}#{item:024x}"
 
     @property
     def all_delayed(self) -> str:

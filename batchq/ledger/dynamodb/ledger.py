@@ -12,7 +12,7 @@ from batchq.errors import BatchqError, LedgerUnreachable, UsageError, WorkerReap
 from batchq.item import NewItem
 from batchq.lease import Failure, Held, Lease, ReleaseReason
 from batchq.ledger.contact import Contact
-from batchq.ledger.dynamodb import enqueueing, reading, reaping, runs, table
+from batchq.ledger.dynamodb import ended, enqueueing, reading, reaping, runs, table
 from batchq.ledger.dynamodb.calls import (
     PARALLEL,
     PATIENCE,
@@ -346,7 +346,7 @@ class DynamoLedger:
     def _process(self, worker: str) -> tuple[_Place, Process]:
         """The row of a process as it is now. Raises WorkerReaped for a stranger."""
         place = self._find_place(worker)
-        row = None if place is None else self._calls.get(place.keys.process(worker))
+        row = None if place is None else ended.find(self._calls, place.keys, worker)
         if place is None or row is None:
             raise self._stranger(worker)
         process = Process.unpack(row)

@@ -1,8 +1,8 @@
 """Counts, processes, and the pages of results and dead letters.
 
-The tallies of the processes add up to the run's: what a claim wants counts as leased from its
-intent on, and what leaves a lease is counted when the lease is. As long as one is open the sum
-may lag behind the items, so it is exact only where none is.
+The tallies of the processes, and of those that were put away, add up to the run's: what a claim
+wants counts as leased from its intent on, and what leaves a lease is counted when the lease is.
+As long as one is open the sum may lag behind the items, so it is exact only where none is.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from batchq.ledger.records import (
 
 __all__ = ["counts", "dead_letters", "recount", "results", "states", "workers"]
 
-PROCESSES, EVERYTHING = ("1", "3"), ("0", "4")
-"""From which sort key to which: beats and tallies; what was said at first, and leases, too."""
+PROCESSES, EVERYTHING = ("1", "3"), ("0", "5")
+"""From which sort key to which: beats and tallies; what was said at first, leases, and those
+that were put away, too."""
 
 PAGE = 100
 """Rows looked through with one request, at least."""
@@ -51,6 +52,7 @@ class _Fleet:
         self.leases: list[LeaseRow] = []
         self.processes: list[Process] = []
         self.about: dict[str, str] = {}
+        self._sum: Counter[str] = Counter()
         for rows in calls.each(shard, range(keys.shards)):
             for row in rows:
                 self._sort_in(row)
@@ -61,27 +63,36 @@ class _Fleet:
             self.beats[name] = Beat.unpack(row)
         elif kind == "3lease":
             self.leases.append(LeaseRow.unpack(row))
-        elif kind == "2process":
+        elif kind in ("2process", "4ended"):
             self.processes.append(Process.unpack(row))
+        elif kind == "2sum":
+            self._sum.update({name: row[name] for name in TALLY_NAMES if name in row})
         elif kind == "0about":
             self.about[name] = row["about"]
 
     def tallies(self) -> Tallies:
-        sum_: Counter[str] = Counter()
+        sum_ = Counter(self._sum)
         for process in self.processes:
             sum_.update(process.tally)
         return Tallies(**{name: sum_[name] for name in TALLY_NAMES})
+
+    def same(self, other: _Fleet) -> bool:
+        """Whether nothing moved, nobody came and nobody was put away between the two."""
+        return (
+            {process.name for process in self.processes}
+            == {process.name for process in other.processes}
+            and self.beats.keys() == other.beats.keys()
+            and self.tallies() == other.tallies()
+        )
 
 
 def counts(calls: Calls, keys: Keys, now: int) -> Counts:
     fleet = _Fleet(calls, keys, *PROCESSES)
     tallies = fleet.tallies()
     exact = tallies.leased == 0
-    if exact and tallies.ready == 0:
-        # The rows were not read in one moment, and this sum may end a run: nothing may have
-        # moved meanwhile.
-        again = _Fleet(calls, keys, *PROCESSES)
-        exact = again.tallies() == tallies and {*again.beats} == {*fleet.beats}
+    if exact:
+        # The rows were not read in one moment, and this sum may end a run.
+        exact = fleet.same(_Fleet(calls, keys, *PROCESSES))
     alive = Counter(beat.role for beat in fleet.beats.values() if beat.alive(now))
     due = _first(calls, keys.all_delayed) if tallies.delayed else None
     oldest = _first(calls, keys.all_leased) if tallies.leased else None

@@ -19,6 +19,7 @@ from batchq.lease import ReleaseReason
 from batchq.ledger.contact import Contact
 from batchq.ledger.dynamodb import items
 from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
+from batchq.ledger.dynamodb.ended import put_away
 from batchq.ledger.dynamodb.fleet import Beat, LeaseRow, Process, entry_rev
 from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import INDEX, Keys
@@ -178,7 +179,7 @@ class Ending:
         for lease in self._leases():
             for page in pages(lease.entries, unit_items(self._calls)):
                 self._end(lease, page, drain)
-        self._forget()
+        put_away(self._calls, self._keys, self._owner)
 
     def settle(self) -> int:
         """Reduce its leases to what they hold, and count what was committed; how many are held.
@@ -200,7 +201,9 @@ class Ending:
         key = self._keys.process(self._owner)
         while True:
             row = self._calls.get(key)
-            assert row is not None, f"the row of {self._owner} has been deleted"
+            if row is None:
+                # Another reaper has come to the end of it.
+                return False
             process = Process.unpack(row)
             if process.lost_alone is not None:
                 return process.lost_alone
@@ -208,7 +211,7 @@ class Ending:
             reason = f"no sign of life for {silence} s, {held} items lost"
             with suppress(ConditionFailed):
                 changes = {"alone": held == 1, "reason": reason}
-                self._calls.write(key, set=changes, only_if=[absent("alone")])
+                self._calls.write(key, set=changes, only_if=[present(), absent("alone")])
 
     def lose(self, reaper: str, limit: int, *, alone: bool) -> tuple[Reaped, bool]:
         """Take back up to `limit` items, counted to the reaper; whether these were all."""
@@ -222,7 +225,7 @@ class Ending:
                 taken += self._end(lease, page[: limit - len(taken)], lose)
         all_ = not self._leases()
         if all_:
-            self._forget()
+            put_away(self._calls, self._keys, self._owner)
         returned = sum(row.state == State.DELAYED for row in taken)
         return Reaped((), returned, len(taken) - returned), all_
 
@@ -264,9 +267,6 @@ class Ending:
 
         return together(self._calls, self._keys, work) if ids else []
 
-    def _forget(self) -> None:
-        self._calls.write(self._keys.over(self._owner), delete=True)
-
 
 _OPEN = (State.READY.value, State.DELAYED.value)
 
@@ -297,6 +297,7 @@ def reap(
     for name in watch.over():
         row = calls.get(keys.process(name))
         if row is None:
+            watch.settled(name)
             continue
         ending = Ending(calls, keys, policy, name, now)
         if Process.unpack(row).state is not WorkerState.REAPED:

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import TypeVar
 
+from batchq.clock import random_hex
 from batchq.lease import Failure, Held, ReleaseReason
-from batchq.ledger.dynamodb import items
+from batchq.ledger.dynamodb import ended, items
 from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
 from batchq.ledger.dynamodb.fleet import Process
 from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import INDEX, Keys, document_of, ordinal_of
 from batchq.ledger.dynamodb.unit import Unit, read_items, together, unit_items
-from batchq.ledger.dynamodb.wire import Key, absent, equal, present, write
+from batchq.ledger.dynamodb.wire import Key, absent, equal, write
 from batchq.ledger.records import Committed, CommittedResult, Failed, Policy, State
 from batchq.result import Result
 
@@ -106,17 +107,18 @@ class Settling:
 
     def _count_fenced(self, refused: tuple[int, str]) -> None:
         """Once for each item and token."""
-        table, key = self._calls.table, self._keys.fenced(*refused)
-        process = self._keys.process(self._worker)
-        try:
-            self._calls.transact(
-                [
-                    write(table, key, put={}, only_if=[absent()]),
-                    write(table, process, add={"fenced": 1}, only_if=[present()]),
-                ]
+        key = self._keys.fenced(*refused)
+        away = False
+        while self._calls.get(key) is None:
+            changed = {"call": random_hex(64)}
+            counted = ended.count(
+                self._calls.table, self._keys, self._worker, changed, {"fenced": 1}, away=away
             )
-        except ConditionFailed:
-            return
+            once = write(self._calls.table, key, put={}, only_if=[absent()])
+            try:
+                self._calls.transact([once, *counted])
+            except ConditionFailed:
+                away = ended.was_put_away(self._calls, self._keys, self._worker)
 
     # -- fail and release --------------------------------------------------------------------
 
@@ -163,7 +165,7 @@ class Settling:
         return sum(row is not None for _, row in moved)
 
     def _committed_by(self, name: str) -> int:
-        row = self._calls.get(self._keys.process(name))
+        row = ended.find(self._calls, self._keys, name)
         return Process.unpack(row).committed if row else 0
 
     def _move_held(

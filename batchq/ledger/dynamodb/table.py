@@ -28,7 +28,7 @@ __all__ = ["SCHEMA", "SHARDS", "Address", "initialise", "read_shards"]
 
 T = TypeVar("T")
 
-SCHEMA = 1
+SCHEMA = 2
 SHARDS = 16
 """Partitions over which a run's items and processes spread: each takes about 1,000 writes a
 second from the first moment, and DynamoDB splits those that get more."""
@@ -164,6 +164,11 @@ def _make_recoverable(calls: Calls, table: str, clock: Clock) -> None:
                 PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True},
             )
         except Refused as error:
+            if error.code == "UnknownOperationException":
+                raise UsageError(
+                    f"{calls.url}: this endpoint has no point-in-time recovery",
+                    hint="leave pitr=on out of the address; the table is ready without it",
+                ) from None
             if error.code != "ContinuousBackupsUnavailableException":
                 raise
             return None

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from batchq.clock import random_hex
+from batchq.ledger.dynamodb import bundles, ended
 from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
-from batchq.ledger.dynamodb.fleet import LeaseRow
+from batchq.ledger.dynamodb.fleet import LeaseRow, entry
 from batchq.ledger.dynamodb.items import ItemRow, committed
-from batchq.ledger.dynamodb.keys import Keys, document_of
-from batchq.ledger.dynamodb.wire import Condition, Key, absent, equal, present, write
+from batchq.ledger.dynamodb.keys import Keys, RandomRanks, Ranks, document_of
+from batchq.ledger.dynamodb.wire import Condition, Key, absent, equal, write
+from batchq.ledger.records import State
 
-__all__ = ["Unit", "current_rows", "read_items", "together", "unit_items"]
+__all__ = ["PER_PROCESS", "Unit", "current_rows", "read_items", "together", "unit_items"]
 
 T = TypeVar("T")
 
@@ -25,11 +27,14 @@ T = TypeVar("T")
 PLACES = 2
 """Where a version may lie: in its document's place, or apart."""
 
+PER_PROCESS = 2
+"""Rows that a process may take: its own, and the sum if it was put away."""
+
 
 def unit_items(calls: Calls) -> int:
-    """Items to move in one transaction: each takes a row and perhaps a lease, beside those
-    of two processes."""
-    return (calls.transaction - 2) // 2
+    """Items to move in one transaction: each takes a row and perhaps a lease, or a place in
+    a bundle, beside the rows of two processes."""
+    return (calls.transaction - 2 * PER_PROCESS) // 2
 
 
 def current_rows(calls: Calls, keys: Keys, digests: Iterable[int]) -> dict[int, ItemRow]:
@@ -57,11 +62,20 @@ def read_items(calls: Calls, keys: Keys, ids: Iterable[int]) -> dict[int, ItemRo
 
 
 class Unit:
-    """What one transaction writes. Leases are read when they are first named."""
+    """What one transaction writes. Leases are read when they are first named.
 
-    def __init__(self, calls: Calls, keys: Keys) -> None:
+    A ready item can be claimed through the bundle that names it at its revision. So whatever
+    a unit makes ready, or leaves ready at another revision, it also offers in a new bundle.
+    `away` are processes that were put away; those that a unit finds so are added.
+    """
+
+    def __init__(
+        self, calls: Calls, keys: Keys, away: set[str], ranks: Ranks | None = None
+    ) -> None:
         self._calls = calls
         self._keys = keys
+        self._away = away
+        self._ranks = ranks or RandomRanks()
         self._items: dict[Key, tuple[ItemRow, int | None]] = {}
         self._deleted: dict[Key, int] = {}
         self._kept: dict[Key, dict[str, object]] = {}
@@ -70,10 +84,12 @@ class Unit:
         self._processes: dict[str, tuple[dict[str, object], list[Condition]]] = {}
         self._tallies: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
-    def __len__(self) -> int:
-        """The rows it writes so far."""
+    def has_room(self, rows: int) -> bool:
+        """Whether so many rows of items and leases more would fit, and the bundles of all."""
         processes = {*self._processes, *self._tallies}
-        return len(self._items) + len(self._deleted) + len(self._left) + len(processes)
+        others = len(self._deleted) + len(self._left) + PER_PROCESS * max(1, len(processes))
+        wanted = len(self._items) + rows
+        return wanted + bundles.rows_for(wanted) + others <= self._calls.transaction
 
     def tally(self, name: str) -> Counter[str]:
         """What is to be added to the tallies of a process."""
@@ -139,10 +155,18 @@ class Unit:
         if self.leave(row):
             self._tallies[row.holder].update(committed(row))
 
+    def _ready(self) -> list[bytes]:
+        """What can be claimed at a revision at which no bundle names it yet."""
+        return [
+            entry(row.id, row.rev)
+            for row, was in self._items.values()
+            if row.state == State.READY and row.rev != was
+        ]
+
     # -- writing -------------------------------------------------------------------------
 
     def write(self) -> None:
-        """Raises ConditionFailed if a row is no longer what it was."""
+        """Raises ConditionFailed if a row is no longer what it was, or has been put away."""
         table = self._calls.table
         actions = [
             write(
@@ -158,30 +182,37 @@ class Unit:
             for key, was in self._deleted.items()
         ]
         actions += [write(table, key, put=copy) for key, copy in self._kept.items()]
+        actions += bundles.offer(table, self._keys, self._ranks, self._ready())
         for key, gone in self._left.items():
             lease = self._leases[key]
             if lease is not None and gone:
                 actions.append(shrink(table, key, self._keys, lease, gone))
         receipt = None
         call = random_hex(64)
-        for name in sorted({*self._processes, *self._tallies}):
+        names = sorted({*self._processes, *self._tallies})
+        for name in names:
             changed, only_if = self._processes.get(name, ({}, []))
             add = {tally: number for tally, number in self._tallies[name].items() if number}
             if changed or add:
-                key = self._keys.process(name)
-                receipt = key, call
+                away = name in self._away
+                receipt = self._keys.ended(name) if away else self._keys.process(name), call
                 changed = {**changed, "call": call}
-                actions.append(
-                    write(table, key, set=changed, add=add, only_if=[*only_if, present()])
-                )
-        if actions:
-            self._calls.transact(actions, receipt=receipt)
+                actions += ended.count(table, self._keys, name, changed, add, only_if, away=away)
+        try:
+            if actions:
+                self._calls.transact(actions, receipt=receipt)
+        except ConditionFailed:
+            for name in names:
+                if name not in self._away and ended.was_put_away(self._calls, self._keys, name):
+                    self._away.add(name)
+            raise
 
 
 def together(calls: Calls, keys: Keys, work: Callable[[Unit], T]) -> T:
     """Make a unit and write it, again from the rows as they are until it takes effect."""
+    away: set[str] = set()
     while True:
-        unit = Unit(calls, keys)
+        unit = Unit(calls, keys, away)
         answer = work(unit)
         try:
             unit.write()
