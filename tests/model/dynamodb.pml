@@ -1,9 +1,10 @@
 /* DynamoDB: verbs of several writes, any of which may be the last of its sender, or come late.
  *
  * A claim first announces what it wants, in a lease row written in one transaction with the
- * worker's own row, and then takes each item on condition of the revision that it saw. A commit is
- * a write to the item; the lease and the tallies follow. Whoever ends a lease, its owner or the
- * reaper of a dead one, must find all that it holds, and nothing may be taken under it afterwards.
+ * worker's own row and the bundle in which a new item waits, and then takes each item on condition
+ * of the revision that it saw. A commit is a write to the item; the lease and the tallies follow.
+ * Whoever ends a lease, its owner or the reaper of a dead one, must find all that it holds, and
+ * nothing may be taken under it afterwards.
  *
  * Here two workers, each under a new name after a death, share one item. Comments, KINDS and
  * WITHOUT are as in lease.pml; a transaction is one step, since it is repeated until the rows are
@@ -31,6 +32,7 @@
 #define A_COMMIT_IS_COUNTED_ONCE 6                  /* 15 */
 #define WHO_ENDS_A_LEASE_COUNTS_ITS_COMMIT 7        /* 17 */
 #define AN_INTENT_NAMES_THE_CLAIM_BEFORE 8          /* 15 */
+#define WHAT_WAS_NOT_TAKEN_IS_OFFERED_AGAIN 9       /* 17 */
 
 byte without;
 #define guarded(guard) (without != guard)
@@ -51,6 +53,10 @@ mtype = { ANSWERED, LOST, LATE };
 mtype state = READY;
 byte token;
 byte rev;
+
+/* ledger/dynamodb/bundles. An item that came back waits in the index instead, where an intent takes
+ * nothing out. `offered`: its bundle names it, at its revision. */
+bool bundled = true, offered = true;
 
 /* ledger/dynamodb/fleet: LeaseRow, by its token; `at` is the revision in its entry, plus 1. */
 byte at[TOKENS];
@@ -82,7 +88,9 @@ Request late;
 inline intend(n_, t_, last_, rev_, out) {
   if
   :: (is(n_, living) || !guarded(AN_INTENT_ASKS_WHETHER_ITS_WORKER_LIVES)) && !open(t_) &&
-     (last_token[n_] == last_ || !guarded(AN_INTENT_NAMES_THE_CLAIM_BEFORE)) ->
+     (last_token[n_] == last_ || !guarded(AN_INTENT_NAMES_THE_CLAIM_BEFORE)) &&
+     (!bundled || (offered && rev == rev_)) ->
+    offered = false;
     at[t_] = rev_ + 1; holder[t_] = n_; last_token[n_] = t_; leased++; out = true
   :: else -> out = false
   fi
@@ -113,6 +121,7 @@ inline complete(t_) {
 
 /* -- transactions ------------------------------------------------------------------------ */
 
+inline come_back() { state = READY; token = 0; rev++; bundled = false; leased-- }
 inline close(t_) { at[t_] = 0; holder[t_] = 0; closed = closed | bit(t_) }
 
 /* ledger/dynamodb/unit: Unit.settle, Unit.leave: by the committer, or by who ends the lease */
@@ -130,12 +139,14 @@ inline end_lease(t_, moves) {
   if
   :: !open(t_)
   :: open(t_) && held(t_) ->
-    if :: moves -> state = READY; token = 0; rev++; leased--; close(t_) :: else fi
+    if :: moves -> come_back(); close(t_) :: else fi
   :: open(t_) && committed(t_) ->
     if :: guarded(WHO_ENDS_A_LEASE_COUNTS_ITS_COMMIT) -> count_commit(t_) :: else fi
   :: open(t_) && !held(t_) && !committed(t_) ->
     if
-    :: rev + 1 == at[t_] && guarded(WHO_ENDS_A_LEASE_BARS_WHAT_IS_UNDER_WAY) -> rev++
+    :: rev + 1 == at[t_] && guarded(WHO_ENDS_A_LEASE_BARS_WHAT_IS_UNDER_WAY) ->
+      rev++;
+      offered = bundled && guarded(WHAT_WAS_NOT_TAKEN_IS_OFFERED_AGAIN)
     :: else
     fi;
     leased--; close(t_)
@@ -195,7 +206,7 @@ end:
   :: atomic { who[w].stage == CHOOSING ->
       round++;
       if
-      :: state == READY && round <= ROUNDS -> seen = rev; to(INTENDING)
+      :: state == READY && (!bundled || offered) && round <= ROUNDS -> seen = rev; to(INTENDING)
       :: else -> to(NOTHING)
       fi }
   :: atomic { who[w].stage == INTENDING ->
@@ -255,7 +266,7 @@ end:
       :: to(COMMITTING)
       :: releases > 0 ->                               /* ledger/dynamodb/settling: release */
         releases--;
-        if :: held(t) -> state = READY; token = 0; rev++; leased--; close(t) :: else fi;
+        if :: held(t) -> come_back(); close(t) :: else fi;
         t = 0; seen = 0; last = 0; to(ENTERING)
       fi }
   /* ledger/dynamodb/settling: commit, _commit_one */

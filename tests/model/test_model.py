@@ -140,6 +140,10 @@ SOUGHT = {
     "A_NEW_NAME_HAS_A_NEW_TOKEN": Search(size="FAULTS=2", kinds="NO_ANSWER STALL"),
     "AN_INTENT_ASKS_WHETHER_ITS_WORKER_LIVES": Search("dynamodb", kinds="KILL", progress=True),
     "AN_IDLE_WORKER_SETTLES_ITS_LEASES": Search("dynamodb", kinds="LATE_ARRIVAL", progress=True),
+    "AN_INTENT_NAMES_THE_CLAIM_BEFORE": Search(
+        "dynamodb", "FAULTS=1 RELEASES=1", kinds="LATE_ARRIVAL"
+    ),
+    "WHAT_WAS_NOT_TAKEN_IS_OFFERED_AGAIN": Search("dynamodb", kinds="KILL", progress=True),
     "WHO_ENDS_A_LEASE_COUNTS_ITS_COMMIT": Search("dynamodb", kinds="KILL", progress=True),
     "A_REOPENING_NAMES_ITS_RESULT": Search(size=PEOPLE, kinds="LOSS REPAIR"),
     "AN_ORPHANS_ITEM_IS_AT_AN_END": Search(size=PEOPLE, kinds="KILL REMOVE_ORPHANS"),
