@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -170,13 +171,17 @@ class Stopped(SystemClock):
     def __init__(self) -> None:
         self.readings = 0
         self.ahead = 0.0
-        self.answers: int | None = None
+        self.child: Any = None
 
     def monotonic(self) -> float:
         self.readings += 1
-        # The deadline, the sending, and then.
-        if self.answers is not None and self.readings == 3:
-            assert select.select([self.answers], [], [], 60)[0]
+        # The deadline, the head of the request, its document, and then.
+        if self.child is not None and self.readings == 4:
+            assert select.select([self.child._answers], [], [], 60)[0]
+            # It has begun to answer, and sleeps once it waits for the next request.
+            process = psutil.Process(self.child._process.pid)
+            while process.status() != psutil.STATUS_SLEEPING:
+                time.sleep(0.01)
             self.ahead = 3600.0
         return super().monotonic() + self.ahead
 
@@ -187,8 +192,7 @@ def test_an_answer_that_came_while_this_process_was_stopped_counts() -> None:
     extractor = Extractor(ExtractLimits(processes=1, wall_s=5.0), clock=clock)
     try:
         extractor.extract(PAGE, "docs/a.html")
-        [child] = extractor._children._idle
-        clock.readings, clock.answers = 0, child._answers
+        clock.readings, [clock.child] = 0, extractor._children._idle
         assert extractor.extract(PAGE, "docs/a.html")[1] == "hello"
         assert clock.ahead
     finally:
