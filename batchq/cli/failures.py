@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batchq.cli.options import ConfigFile, Json, LedgerUrl, RunName, given, unicode
+from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, given, unicode
 
 if TYPE_CHECKING:
     from batchq.ledger.base import DeadLetter, Ledger, Run
@@ -26,6 +26,7 @@ def add_to(app: typer.Typer) -> None:
 def failures(
     run: RunName = None,
     ledger: LedgerUrl = None,
+    results: Results = None,
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
@@ -41,7 +42,7 @@ def failures(
     from batchq.redact import redact
     from batchq.words import counted
 
-    with opened(given(run=run, ledger=ledger, config=config)) as session:
+    with opened(given(run=run, ledger=ledger, results=results, config=config)) as session:
         letters = _dead_letters(session.ledger, session.run)
         if json:
             listed = [
@@ -76,6 +77,7 @@ def retry(
     ] = None,
     run: RunName = None,
     ledger: LedgerUrl = None,
+    results: Results = None,
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
@@ -95,7 +97,7 @@ def retry(
 
     named = [unicode(source_id) for source_id in source_ids or ()]
     unicode(cause or "")
-    with opened(given(run=run, ledger=ledger, config=config)) as session:
+    with opened(given(run=run, ledger=ledger, results=results, config=config)) as session:
         _refuse_unknown(session.ledger, session.run, named)
         with session.operator("retry") as operator:
             number = session.ledger.retry(operator, session.run, source_ids=named, cause=cause)

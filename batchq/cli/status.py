@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from batchq.cli.options import ConfigFile, Json, LedgerUrl, RunName, given
+from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, given
 
 __all__ = ["add_to"]
 
@@ -40,6 +40,7 @@ def status(
     ] = None,
     run: RunName = None,
     ledger: LedgerUrl = None,
+    results: Results = None,
     config: ConfigFile = None,
     json: Json = False,
 ) -> int:
@@ -66,7 +67,7 @@ def status(
         ) from None
 
     refresh = REFRESH_S if json or sys.stdout.isatty() else REFRESH_LOG_S
-    with opened(given(run=run, ledger=ledger, config=config)) as session:
+    with opened(given(run=run, ledger=ledger, results=results, config=config)) as session:
         clock = session.clock
         shown_at = float("-inf")
 

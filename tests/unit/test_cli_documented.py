@@ -52,6 +52,13 @@ def test_every_command_has_examples_that_name_it(name: str) -> None:
     assert f"\n  {name}" in text.split("Examples:")[1]
 
 
+@pytest.mark.parametrize("name", sorted({*ALL} - {"batchq init"}))
+def test_one_set_of_common_options_fits_every_command(name: str) -> None:
+    """A script names run, ledger, store and settings once, for whatever it calls."""
+    options = {option for parameter in ALL[name].params for option in parameter.opts}
+    assert {"--run", "--ledger", "--results", "--config", "--json"} <= options
+
+
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_every_option_is_explained_twice(name: str) -> None:
     """In `--help`, and on the page: in the command's section or among the common ones."""
