@@ -1,7 +1,7 @@
 """Putting, getting and heading single objects: what is asked for each item, and so often.
 
 These requests are made of the SDK's parts and go past its client, which spends a millisecond
-of CPU on each, on the cores that feed the device: two thirds of it on the general machinery of
+of CPU on each, on the cores that feed the device: half of it on the general machinery of
 models, rules, validators and hooks. Credentials, signatures and connections are the SDK's. Where
 a bucket is (endpoint, style of address, region) its client says too: it asks for the bucket
 itself first, with HeadBucket, follows wherever that leads, and what it sent at last is the
