@@ -8,8 +8,16 @@ from batchq.errors import BatchqError
 from tests.conformance.conftest import open_backend
 from tests.conformance.mutants import MUTANTS, Mutant
 from tests.conformance.world import World
+from tests.dynamodb import in_full
 
-CASES = [(mutant, kind) for mutant in MUTANTS for kind in mutant.backends]
+
+def backends(mutant: Mutant) -> tuple[str, ...]:
+    """Those of the mutant; `make test-dynamodb` takes them out on DynamoDB Local too."""
+    more = in_full() and "dynamodb" in mutant.backends
+    return (*mutant.backends, "dynamodb-local") if more else tuple(mutant.backends)
+
+
+CASES = [(mutant, kind) for mutant in MUTANTS for kind in backends(mutant)]
 
 
 @pytest.mark.timeout(120)
