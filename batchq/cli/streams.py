@@ -29,6 +29,7 @@ def take() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
         if not is_unicode(stream):
+            # Both are text wrappers here, which alone know this; the type says less.
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 

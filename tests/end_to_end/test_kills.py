@@ -96,7 +96,7 @@ def storm(site: Site, layout: str, *, kills: int, stops: int) -> None:
         time.sleep(dice.uniform(0.05, 0.5))
         fleet.replace_the_dead()
         if kill in stops_at:
-            # Longer than two TTLs, so that the others take over what it holds.
+            # Longer than two TTLs, of real time, so that the others take over what it holds.
             sleeper = fleet.any()
             sleeper.send_signal(signal.SIGSTOP)
             time.sleep(TTL_S * 2.2)

@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 FULL = os.environ.get("BATCHQ_MODEL") == "full"
 MISSING = [tool for tool in ("spin", "gcc") if shutil.which(tool) is None]
 
+# Programs of the system's, which no Python package brings.
 needs_spin = pytest.mark.skipif(
     bool(MISSING),
     reason=f"the models need {' and '.join(MISSING)}: `apt-get install spin gcc`, "

@@ -12,6 +12,7 @@ from batchq.errors import DocumentError
 from batchq.source import office
 from batchq.source.extract import ExtractLimits, Extractor, extractor_manifest
 
+# `make test` installs it; without it the refusals below are what there is to test.
 needs_library = pytest.mark.skipif(not office.available(), reason="the extra `docs` is absent")
 
 RTF = rb"{\rtf1\ansi Hello {\b bold} world}"
