@@ -362,6 +362,22 @@ def test_a_window_that_does_not_fit_fails_its_document(
     assert len(own.infer(prepared[1:])) == 1
 
 
+def test_steps_that_fit_one_at_a_time_are_run_so(
+    own: Embed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that two steps side by side do not find is no fault of a document."""
+    forward = own._model.forward
+
+    def crowded(*args: Any, **kwargs: Any) -> Any:
+        if own._lanes > 1:
+            raise MemoryError("no room for two")
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(own, "_lanes", 2)
+    monkeypatch.setattr(own._model, "forward", crowded)
+    assert len(own.infer([own.prepare(document(text)) for text in ("word " * 60, "word")])) == 2
+
+
 def test_a_poisoned_device_is_not_the_documents_fault(
     own: Embed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
