@@ -184,7 +184,8 @@ class Ledger(Protocol):
         losses as it, and only a lease without losses is filled up from the ready ones.
         Items with ISOLATED_LOSSES or more are handed out one at a time and only where
         `alone` says that the worker holds nothing else; otherwise they are passed over.
-        Within the lease, items are in the order of their ids.
+        Within the lease, items are in the order of their ids. DynamoDB keeps no order among
+        ready items, and brings fewer of them where some were superseded while they waited.
 
         The worker's last token asked again returns what that token still holds and
         claims nothing; a claim that brought nothing has used up no token. A worker sends

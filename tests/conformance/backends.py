@@ -40,6 +40,8 @@ class Backend(Protocol):
     """Whether `counts` is exact while leases are open."""
     expires_by_ledger_clock: bool
     """Whether a jump of the ledger's clock by itself moves the moment of a death."""
+    in_order: bool
+    """Whether claims and reaps take what comes first by worker and id, and all of it."""
 
     def client(self, clock: Clock | None = None, policy: Policy | None = None) -> Ledger:
         """Another client of it. `clock.monotonic` is that client's, by default the ledger's."""
@@ -49,7 +51,7 @@ class Backend(Protocol):
 class DynamoBackend:
     """A table of its own in an emulator, its items in listing order."""
 
-    swift = counts_content = settles_at_once = expires_by_ledger_clock = False
+    swift = counts_content = settles_at_once = expires_by_ledger_clock = in_order = False
 
     def __init__(self, name: str, endpoint: str) -> None:
         self.name = name
@@ -86,7 +88,7 @@ class DynamoBackend:
 
 class MemoryBackend:
     name = "memory"
-    swift = counts_content = settles_at_once = expires_by_ledger_clock = True
+    swift = counts_content = settles_at_once = expires_by_ledger_clock = in_order = True
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -99,7 +101,7 @@ class MemoryBackend:
 
 
 class SqlBackend:
-    swift = counts_content = settles_at_once = expires_by_ledger_clock = True
+    swift = counts_content = settles_at_once = expires_by_ledger_clock = in_order = True
 
     def __init__(self, name: str, url: str) -> None:
         self.name = name
