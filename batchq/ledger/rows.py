@@ -130,7 +130,7 @@ class Process:
         self.state = WorkerState.REAPED
         # Decided now: the last page of a large lease is no lone loss.
         self.lost_alone = held == 1
-        self.stop_reason = f"no sign of life for {int(now - self.beat_at)} s, {held} items lost"
+        self.stop_reason = f"no sign of life for {int(now - self.beat_at)} s, items lost: {held}"
 
 
 class Tables:

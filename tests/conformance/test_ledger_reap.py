@@ -50,7 +50,7 @@ def test_a_reaped_worker_is_over(world: World) -> None:
     status = {s.name: s for s in world.ledger.workers(world.run)}["victim"]
     assert (status.state, status.alive, status.held) == (WorkerState.REAPED, False, 0)
     assert status.stop_reason is not None
-    assert re.fullmatch(r"no sign of life for \d+ s, 2 items lost", status.stop_reason)
+    assert re.fullmatch(r"no sign of life for \d+ s, items lost: 2", status.stop_reason)
 
 
 def test_who_beats_is_not_reaped(world: World) -> None:

@@ -212,7 +212,7 @@ def test_the_runs_own_history_outweighs_the_assumption() -> None:
     history = uptime(
         [
             lived(3_600, WorkerState.STOPPED, FINISHED),
-            lived(1_200, WorkerState.REAPED, "no sign of life for 60 s, 3 items lost"),
+            lived(1_200, WorkerState.REAPED, "no sign of life for 60 s, items lost: 3"),
             lived(600, WorkerState.STOPPED, "spot terminate by ec2; 0 items given back in 1.0 s"),
         ],
         now=5_000.0,

@@ -208,7 +208,7 @@ class Ending:
             if process.lost_alone is not None:
                 return process.lost_alone
             silence = max(0, self._now - process.beat_at) // 1000
-            reason = f"no sign of life for {silence} s, {held} items lost"
+            reason = f"no sign of life for {silence} s, items lost: {held}"
             with suppress(ConditionFailed):
                 changes = {"alone": held == 1, "reason": reason}
                 self._calls.write(key, set=changes, only_if=[present(), absent("alone")])

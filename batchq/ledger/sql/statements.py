@@ -117,8 +117,8 @@ UPDATE delayed SET not_before = :latest WHERE run_id = :run AND not_before > :la
 MARK_REAPED = """
 UPDATE workers SET state = 'reaped', stopped_at = :now,
 held_when_lost = (SELECT count(*) FROM leased WHERE leased.worker_id = workers.id),
-stop_reason = 'no sign of life for ' || ((:now - beat_at) / 1000) || ' s, '
-|| (SELECT count(*) FROM leased WHERE leased.worker_id = workers.id) || ' items lost'
+stop_reason = 'no sign of life for ' || ((:now - beat_at) / 1000) || ' s, items lost: '
+|| (SELECT count(*) FROM leased WHERE leased.worker_id = workers.id)
 WHERE id $in_ids
 """
 
