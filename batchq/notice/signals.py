@@ -1,7 +1,8 @@
-"""Signals: SIGTERM, SIGINT and SIGUSR1 as notices.
+"""Signals: SIGTERM, SIGINT, SIGUSR1 and SIGHUP as notices.
 
 Kubernetes, ECS, Slurm and RunPod announce the end with SIGTERM. SIGUSR1 is the same
-drain for a rehearsal, or for a scheduler that is told to send it early.
+drain for a rehearsal, or for a scheduler that is told to send it early. SIGHUP comes when the
+terminal of a worker has gone.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from batchq.notice.base import Notice
 
 __all__ = ["SignalSource"]
 
-WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
-DETAILS = {signal.SIGUSR1: "a rehearsal"}
+DETAILS = {signal.SIGUSR1: "a rehearsal", signal.SIGHUP: "the terminal has gone"}
 
 
 class SignalSource:
@@ -57,13 +58,14 @@ class SignalSource:
     def take_process(self) -> None:
         """Take the signals for as long as this process lives. Call from the main thread.
 
-        Until `watch`, SIGTERM and SIGUSR1 end it with exit code STOPPED: there is nothing to
+        Until `watch`, all but SIGINT end it with exit code STOPPED: there is nothing to
         drain yet. After `close` they are ignored, so that one which comes late does not
         change how the process ends.
         """
         self._is_the_process = True
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            self._take(number, _end_process)
+        for number in WATCHED:
+            if number is not signal.SIGINT:
+                self._take(number, _end_process)
 
     def watch(self, report: Callable[[Notice], object]) -> None:
         """Take the signals over. Call from the main thread."""
@@ -80,6 +82,9 @@ class SignalSource:
     def _take(self, number: signal.Signals, handler: Callable[[int, Any], None]) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise BatchqError("signals can only be watched from the main thread")
+        if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+            # Started by nohup, it is to outlive its terminal.
+            return
         previous = signal.signal(number, handler)
         self._previous.setdefault(number, previous)
 

@@ -33,9 +33,10 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def main(memory: int, lifeline: int) -> None:
-    # A Ctrl-C or a scheduler's SIGTERM goes to the whole group; the parent decides when to end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # A Ctrl-C, a scheduler's SIGTERM or the end of the terminal reaches the whole group; the
+    # parent decides when to end.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_AS, memory)
     answers = os.dup(1)

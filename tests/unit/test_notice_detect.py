@@ -74,7 +74,7 @@ def test_none_leaves_the_signals(build: Build) -> None:
     sources = build("none")
     assert names(sources) == ["signals"]
     [said] = describe_sources(sources)
-    assert said.startswith("signals only: SIGTERM, SIGINT, SIGUSR1, ")
+    assert said.startswith("signals only: SIGTERM, SIGINT, SIGUSR1, SIGHUP, ")
     assert "lease expiry" in said
 
 
@@ -224,7 +224,9 @@ def test_fargate_has_no_instance_to_watch(build: Build) -> None:
     env = {"AWS_EXECUTION_ENV": "AWS_ECS_FARGATE", "ECS_CONTAINER_METADATA_URI_V4": "http://x"}
     sources = build(tags={"sys_vendor": "Amazon EC2"}, env=env)
     assert names(sources) == ["signals"]
-    assert describe_sources(sources) == ["signals: SIGTERM, SIGINT, SIGUSR1 from ECS, 30 s ahead"]
+    assert describe_sources(sources) == [
+        "signals: SIGTERM, SIGINT, SIGUSR1, SIGHUP from ECS, 30 s ahead"
+    ]
 
 
 def test_a_host_that_turns_us_away_is_not_watched(build: Build, closed_port: int) -> None:
@@ -271,7 +273,7 @@ def test_a_silent_host_is_watched_and_delays_the_start_by_less_than_a_second(
         ({"ECS_CONTAINER_METADATA_URI_V4": "http://x"}, "from ECS, 30 s ahead"),
         ({"RUNPOD_POD_ID": "x"}, "from RunPod, 5 s ahead"),
         ({"RUNPOD_POD_ID": "x", "KUBERNETES_SERVICE_HOST": "y"}, "from RunPod, 5 s ahead"),
-        ({}, "SIGUSR1, the default window; what sends none is found by lease expiry"),
+        ({}, "SIGHUP, the default window; what sends none is found by lease expiry"),
     ],
 )
 def test_the_environment_tells_who_sends_signals_and_how_early(

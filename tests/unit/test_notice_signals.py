@@ -10,21 +10,20 @@ import pytest
 
 from batchq.clock import ManualClock
 from batchq.errors import BatchqError, ExitCode
-from batchq.notice.signals import SignalSource
+from batchq.notice.signals import WATCHED, SignalSource
 from tests.stepped import Heard
 
 
 @pytest.fixture
 def heard() -> Iterator[Heard]:
     """What is reported; whatever happens, the process keeps its own handlers."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in WATCHED}
     yield Heard()
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", WATCHED)
 def test_each_signal_is_a_notice_by_its_name(heard: Heard, number: signal.Signals) -> None:
     """Without a window its deadline is left open."""
     source = SignalSource()
@@ -43,6 +42,18 @@ def test_a_rehearsal_says_that_it_is_one(heard: Heard) -> None:
     signal.raise_signal(signal.SIGUSR1)
     source.close()
     assert heard.only.detail == "a rehearsal"
+
+
+def test_a_worker_under_nohup_outlives_its_terminal(heard: Heard) -> None:
+    """What ignores SIGHUP from its start was told to."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    source = SignalSource()
+    source.take_process()
+    source.watch(heard)
+    signal.raise_signal(signal.SIGHUP)
+    source.close()
+    assert heard.notices == []
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_the_window_runs_from_the_signal(heard: Heard) -> None:
@@ -90,24 +101,19 @@ def test_the_signals_are_given_back(heard: Heard) -> None:
 
 def test_a_process_that_took_its_signals_is_ended_in_order_before_the_watch(heard: Heard) -> None:
     """There is nothing to drain yet; afterwards a late one changes nothing."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    interrupt = signal.getsignal(signal.SIGINT)
+    at_once = [number for number in WATCHED if number is not signal.SIGINT]
     source = SignalSource()
-    try:
-        source.take_process()
-        for number in before:
-            with pytest.raises(SystemExit) as ended:
-                signal.raise_signal(number)
-            assert ended.value.code == ExitCode.STOPPED
-        source.watch(heard)
-        signal.raise_signal(signal.SIGTERM)
-        source.close()
-        for number in (*before, signal.SIGINT):
+    source.take_process()
+    for number in at_once:
+        with pytest.raises(SystemExit) as ended:
             signal.raise_signal(number)
-        assert heard.only.action == "SIGTERM"
-    finally:
-        for number, handler in {**before, signal.SIGINT: interrupt}.items():
-            signal.signal(number, handler)
+        assert ended.value.code == ExitCode.STOPPED
+    source.watch(heard)
+    signal.raise_signal(signal.SIGTERM)
+    source.close()
+    for number in WATCHED:
+        signal.raise_signal(number)
+    assert heard.only.action == "SIGTERM"
 
 
 def test_only_the_main_thread_may_watch(heard: Heard) -> None:
@@ -129,5 +135,5 @@ def test_only_the_main_thread_may_watch(heard: Heard) -> None:
 def test_the_description_names_the_platform_and_its_window() -> None:
     """Where it is known who will send SIGTERM."""
     said = SignalSource(window=30.0, platform="Kubernetes").describe()
-    assert said == "signals: SIGTERM, SIGINT, SIGUSR1 from Kubernetes, 30 s ahead"
+    assert said == "signals: SIGTERM, SIGINT, SIGUSR1, SIGHUP from Kubernetes, 30 s ahead"
     assert SignalSource().describe().endswith(", the default window")
