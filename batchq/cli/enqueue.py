@@ -249,8 +249,8 @@ def _plan(session: Session, sources: list[Source], *, json: bool) -> Plan:
         f"and reject {found.rejected_total:,}; nothing was written"
     )
     _tell_rejections(found)
-    return found
     tell_requests(session, session.config.layout, taken)
+    return found
 
 
 def tell_requests(session: Session, layout: str, items: int) -> None:

@@ -14,6 +14,8 @@ from typing import Any, cast
 
 import pytest
 
+from batchq import wiring
+from batchq.cli import main
 from batchq.cli.enqueue import request_cost, tell_requests
 from batchq.clock import SystemClock
 from batchq.enqueue import check_store, enqueue, ensure_run, plan
@@ -710,3 +712,21 @@ def test_the_price_is_told_while_the_layout_can_be_chosen(
     session: Any = SimpleNamespace(store=SimpleNamespace(remote=remote))
     tell_requests(session, layout, items)
     assert ("--layout shard" in capsys.readouterr().err) == told
+
+
+def test_a_dry_run_tells_the_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a run exists is when its layout can be chosen."""
+    for number in range(2):
+        (tmp_path / f"{number}.txt").write_text("a")
+    monkeypatch.setattr("batchq.cli.enqueue.COSTLY_ITEMS", 1)
+    monkeypatch.setattr("batchq.cli.session.log_to_stderr", lambda: None)
+    monkeypatch.setattr(wiring, "open_store", lambda config: SimpleNamespace(remote=True))
+
+    code = main(["enqueue", str(tmp_path), "--processor", "stats", "--dry-run"])
+
+    out, err = capsys.readouterr()
+    assert code == 0
+    assert "would take up 2 documents" in out
+    assert "2 items are as many puts" in err
