@@ -30,7 +30,6 @@ def doctor(
     """Try out everything that a worker depends on here, one line each.
 
     Ends with the exit code of the first dependency that fails. It needs no run.
-    nothing.
 
     \b
     Examples:
