@@ -168,8 +168,10 @@ class Separated:
 
     def read(self, at: Mapping[str, int]) -> Mapping[str, Any]:
         text = self._file.read(at["at"], at["bytes"]).decode()
+        # In the lines that the listing has: a carriage return alone ends none.
+        lines = io.StringIO(text, newline="\n")
         try:
-            [fields] = csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter)
+            [fields] = csv.reader(lines, delimiter=self._delimiter, strict=True)
         except csv.Error as error:
             raise ValueError(str(error)) from None
         return self._columns(fields)
@@ -235,7 +237,7 @@ class Parquet:
             ) from None
         try:
             self._file = pyarrow.parquet.ParquetFile(RangeFile(file))
-        except pyarrow.ArrowInvalid as error:
+        except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"not Parquet: {error}") from None
         _refuse_twice(self._file.schema_arrow.names)
         self._schema = pyarrow.schema(
@@ -251,9 +253,12 @@ class Parquet:
             place = 0
             try:
                 for batch in self._file.iter_batches(_BATCH, row_groups=[group]):
-                    for columns in batch.cast(self._schema, safe=False).to_pylist():
+                    for columns in _each(batch.cast(self._schema, safe=False)):
                         number += 1
-                        yield Row(number, {"group": group, "row": place}, _plain(columns))
+                        if isinstance(columns, str):
+                            yield BadRow(number, columns)
+                        else:
+                            yield Row(number, {"group": group, "row": place}, columns)
                         place += 1
             except (self._broken, OSError) as error:
                 yield BadRow(number + 1, f"row group {group}: {error}", last=True)
@@ -261,11 +266,12 @@ class Parquet:
 
     def read(self, at: Mapping[str, int]) -> Mapping[str, Any]:
         with self._lock:
-            rows = self._group(at["group"]).slice(at["row"], 1).to_pylist()
+            rows = _each(self._group(at["group"]).slice(at["row"], 1))
         if not rows:
             raise ValueError("there is no such row")
-        plain: dict[str, Any] = _plain(rows[0])
-        return plain
+        if isinstance(rows[0], str):
+            raise ValueError(rows[0])
+        return rows[0]
 
     def _group(self, number: int) -> Any:
         if number not in self._groups:
@@ -280,14 +286,38 @@ class Parquet:
         return self._groups[number]
 
 
+def _each(rows: Any) -> list[dict[str, Any] | str]:
+    """Each row as JSON says it, or why it cannot be said: Python knows no year 10000."""
+    try:
+        return [_plain(columns) for columns in rows.to_pylist()]
+    except (ValueError, OverflowError) as error:
+        if len(rows) == 1:
+            return [str(error)]
+    return [each for place in range(len(rows)) for each in _each(rows.slice(place, 1))]
+
+
 def _portable(pyarrow: Any, kind: Any) -> Any:
     """A type whose values are the same in Python everywhere, with or without pandas (which
     nanoseconds would need) and whatever the machine knows of time zones."""
-    if pyarrow.types.is_timestamp(kind):
-        return pyarrow.timestamp("us", None if kind.tz is None else "UTC")
-    if pyarrow.types.is_time64(kind):
-        return pyarrow.time64("us")
-    return pyarrow.duration("us") if pyarrow.types.is_duration(kind) else kind
+    types = pyarrow.types
+
+    def inner(field: Any) -> Any:
+        return field.with_type(_portable(pyarrow, field.type))
+
+    if types.is_timestamp(kind):
+        return pyarrow.timestamp(_unit(kind), None if kind.tz is None else "UTC")
+    if types.is_duration(kind):
+        return pyarrow.duration(_unit(kind))
+    if types.is_struct(kind):
+        return pyarrow.struct([inner(field) for field in kind])
+    if types.is_list(kind):
+        return pyarrow.list_(inner(kind.value_field))
+    return pyarrow.time64("us") if types.is_time64(kind) else kind
+
+
+def _unit(kind: Any) -> str:
+    """Coarser ones stay: what does not fit into microseconds would become another time."""
+    return "us" if kind.unit == "ns" else str(kind.unit)
 
 
 def _plain(value: Any) -> Any:

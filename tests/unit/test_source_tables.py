@@ -199,7 +199,11 @@ def test_a_table_is_read_in_a_stream(tmp_path: Path, name: str) -> None:
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 
 
-@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=6), st.sampled_from(["\r\n", "\n"]))
+@given(
+    st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=6),
+    # The last is what text mode on Windows makes of the first.
+    st.sampled_from(["\r\n", "\n", "\r\r\n"]),
+)
 def test_any_fields_of_csv_are_found_again(
     tmp_path_factory: pytest.TempPathFactory, fields: list[tuple[str, str]], end: str
 ) -> None:
@@ -247,6 +251,10 @@ def test_values_of_every_type_reach_the_row_as_json(tmp_path: Path) -> None:
         "long": pyarrow.array([1_500_000_000], pyarrow.duration("ns")),
         "list": pyarrow.array([[1, 2]]),
         "struct": pyarrow.array([{"a": {"b": [None, True]}}]),
+        "nested": pyarrow.array(
+            [{"at": [1_750_000_000_123_456_789]}],
+            pyarrow.struct([("at", pyarrow.list_(pyarrow.timestamp("ns")))]),
+        ),
         "category": pyarrow.array(["x"]).dictionary_encode(),
     }
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
@@ -263,6 +271,7 @@ def test_values_of_every_type_reach_the_row_as_json(tmp_path: Path) -> None:
         "long": 1.5,
         "list": [1, 2],
         "struct": {"a": {"b": [None, True]}},
+        "nested": {"at": ["2025-06-15T15:06:40.123456"]},
         "category": "x",
     }
 
@@ -379,6 +388,49 @@ def test_empty_tables_have_no_rows(tmp_path: Path) -> None:
     (tmp_path / "u.csv").write_bytes(b"body,id\n")
     (tmp_path / "t.parquet").write_bytes(parquet([{"body": "x"}])[:0] + parquet([{"body": "x"}]))
     assert [load(each).text for each in rows_of(tmp_path)] == ["x"]
+
+
+def test_a_time_that_python_cannot_say_costs_its_own_row(tmp_path: Path) -> None:
+    """Neither the table nor the enqueue, and no other time stands in for it."""
+    for name, far in {
+        "a": pyarrow.array([0, 10**8], pyarrow.date32()),
+        "b": pyarrow.array([0, 10**18], pyarrow.timestamp("us")),
+        "c": pyarrow.array([0, 2**60], pyarrow.timestamp("ms")),
+        "d": pyarrow.array([0, 2**62], pyarrow.duration("s")),
+    }.items():
+        table = pyarrow.table({"body": pyarrow.array(["now", "then"]), "far": far})
+        pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
+    found = [each for each in listed(tmp_path) if isinstance(each, Found)]
+    assert [load(each).text for each in found] == ["now"] * 4
+    assert list(reasons(tmp_path)) == [f"data/{name}.parquet#2" for name in "abcd"]
+
+
+def test_columns_nested_as_deep_as_python_goes_cost_their_own_row(tmp_path: Path) -> None:
+    """At no depth is what can be parsed, and then not written, an error of the whole enqueue."""
+    depths = range(900, 1_000)
+    lines = [f'{{"body":"x","n":{"[" * depth}{"]" * depth}}}' for depth in depths]
+    (tmp_path / "t.jsonl").write_text("\n".join([*lines, '{"body":"last"}']))
+    found = listed(tmp_path)
+    assert len(found) == len(depths) + 1
+    assert isinstance(found[-1], Found)
+
+
+def broken_footer() -> bytes:
+    data = bytearray(parquet(ROWS))
+    length = int.from_bytes(data[-8:-4], "little")
+    data[-8 - length : 12 - length] = b"\xff" * 20
+    return bytes(data)
+
+
+def test_a_table_whose_footer_was_damaged_is_named_and_ends_no_worker(tmp_path: Path) -> None:
+    """Whoever reads a row of it is told of that row alone."""
+    (tmp_path / "t.parquet").write_bytes(parquet(ROWS))
+    [first, *_] = rows_of(tmp_path)
+    (tmp_path / "t.parquet").write_bytes(broken_footer())
+    assert cause(first, AnyReader()) == ("source_changed", True)
+    [(name, reason)] = reasons(tmp_path).items()
+    assert name == "data/t.parquet"
+    assert "not Parquet" in reason
 
 
 def test_a_damaged_row_group_ends_its_table_only(tmp_path: Path) -> None:
