@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from batchq.cli.session import Session
     from batchq.enqueue import EnqueueReport, Plan
     from batchq.errors import ExitCode
+    from batchq.inference.base import Processor
     from batchq.ledger.base import Run
     from batchq.source.base import Source
 
@@ -207,28 +208,51 @@ def _run(session: Session) -> Run:
     from batchq.enqueue import ensure_run
 
     session.prepare_ledger()
-    name, loaded = session.config.run, session.loaded
-    existing = session.ledger.find_run(name)
+    existing = session.ledger.find_run(session.config.run)
+    processor, layout = _making(session, existing)
     if existing is None:
-        processor = wiring.new_processor(session.config)
-        layout = session.config.layout
         session.store.probe()
-    else:
-        processor = wiring.run_processor(existing, loaded)
-        given_layout = loaded.origin["layout"] != "default"
-        layout = session.config.layout if given_layout else existing.layout
     manifest = wiring.full_manifest(processor)
-    return ensure_run(session.ledger, session.store, name, manifest, layout)
+    return ensure_run(session.ledger, session.store, session.config.run, manifest, layout)
+
+
+def _making(session: Session, existing: Run | None) -> tuple[Processor, str]:
+    """Processor and layout: those of the run, if it is there, else those of the settings."""
+    from batchq import wiring
+
+    config, loaded = session.config, session.loaded
+    if existing is None:
+        return wiring.new_processor(config), config.layout
+    layout = existing.layout if loaded.origin["layout"] == "default" else config.layout
+    return wiring.run_processor(existing, loaded), layout
+
+
+def _planned_run(session: Session) -> Run | None:
+    """The run that an enqueue would find; a ledger that it would create holds none."""
+    from batchq import wiring
+    from batchq.errors import LedgerNotInitialised
+
+    try:
+        session.ledger.check()
+    except LedgerNotInitialised as error:
+        if error.found is not None or not wiring.creates_ledger(session.config):
+            raise
+        return None
+    return session.ledger.find_run(session.config.run)
 
 
 def _plan(session: Session, sources: list[Source], *, json: bool) -> Plan:
     from batchq import wiring
     from batchq.cli.console import print_json, progress, say
-    from batchq.enqueue import plan
+    from batchq.enqueue import plan, require_layout
     from batchq.fingerprint import processing_version
     from batchq.words import counted
 
-    version = processing_version(wiring.full_manifest(wiring.new_processor(session.config)))
+    existing = _planned_run(session)
+    processor, layout = _making(session, existing)
+    if existing is not None:
+        require_layout(existing, layout)
+    version = processing_version(wiring.full_manifest(processor))
     with progress("dry run", "documents") as update:
         found = plan(sources, on_progress=lambda seen: update(seen, None))
     if json:
@@ -249,7 +273,7 @@ def _plan(session: Session, sources: list[Source], *, json: bool) -> Plan:
         f"and reject {found.rejected_total:,}; nothing was written"
     )
     _tell_rejections(found)
-    tell_requests(session, session.config.layout, taken)
+    tell_requests(session, layout, taken)
     return found
 
 

@@ -11,7 +11,7 @@ from batchq.ledger.base import Ledger, Run
 from batchq.result import canonical_json, sha256_hex
 from batchq.store.base import ObjectMissing, Store, StoreError
 
-__all__ = ["check_store", "ensure_run"]
+__all__ = ["check_store", "ensure_run", "require_layout"]
 
 RUN_SCHEMA = "batchq-run/1"
 
@@ -33,11 +33,7 @@ def ensure_run(
             hint="results of two processing versions never mix in one run: "
             "enqueue under another name with --run",
         )
-    if run.layout != layout:
-        raise UsageError(
-            f"run {name!r} was created with layout {run.layout}, which cannot become {layout}",
-            hint="leave --layout out, or enqueue under another name with --run",
-        )
+    require_layout(run, layout)
     tallies = ledger.counts(run).tallies
     if tallies.total + tallies.superseded == 0:
         # Nothing can lie elsewhere yet. Later on, a missing marker means another store.
@@ -48,6 +44,15 @@ def ensure_run(
             raise _unusable(store, str(error)) from None
     check_store(store, run)
     return run
+
+
+def require_layout(run: Run, layout: str) -> None:
+    """Raise UsageError unless `layout` is that of the run."""
+    if run.layout != layout:
+        raise UsageError(
+            f"run {run.name!r} was created with layout {run.layout}, which cannot become {layout}",
+            hint="leave --layout out, or enqueue under another name with --run",
+        )
 
 
 def check_store(store: Store, run: Run) -> None:

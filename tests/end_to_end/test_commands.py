@@ -192,6 +192,18 @@ def test_a_dry_run_writes_nothing(desk: Desk) -> None:
     assert sorted(desk.folder.rglob("*")) == before
 
 
+def test_a_dry_run_speaks_of_the_run_that_is_there(enqueued: Desk) -> None:
+    """Of its processor and not of the default, and it is refused what an enqueue would be."""
+    real = enqueued.json("enqueue", "docs")
+    assert (
+        enqueued.json("enqueue", "docs", "--dry-run")["processing_version"]
+        == (real["processing_version"])
+    )
+    for other, code in ((("--processor", "embed"), 13), (("--layout", "shard"), 2)):
+        said = enqueued.run("enqueue", "docs", "--dry-run", *other)
+        assert (said.code, said.out) == (code, "")
+
+
 def test_include_exclude_and_prefix_shape_what_is_taken(desk: Desk) -> None:
     """Patterns are for paths below the root; the prefix stands for its name."""
     options = ("--processor", "stats", "--prefix", "pile")
