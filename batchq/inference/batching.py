@@ -15,9 +15,8 @@ __all__ = ["Batcher", "Step", "fixed_steps", "fixed_width", "packed_steps", "pla
 
 Key = TypeVar("Key", bound=Hashable)
 
-# The look-ahead in tokens, in budgets: enough to sort, and no more where documents are long.
 _LOOK_AHEAD = 16
-
+"""Of the window in tokens, in budgets: enough to sort, and no more where documents are long."""
 
 _LEAST_SHARE = 48
 """Tokens; below that a call costs more than it computes."""
@@ -99,11 +98,11 @@ def fixed_steps(lengths: Sequence[int], tokens: int, limit: int) -> list[Step]:
 
 
 class Batcher(Generic[Key]):
-    """Holds prepared items back until they can be sorted, and hands out batches.
+    """Sorts prepared items by cost, and hands out batches of them.
 
     `budget`: padded cost of a batch, in tokens (one item may exceed it alone).
-    `window`: items to wait for. Each batch holds the item that has waited longest,
-    with its neighbours by cost, so nothing waits for ever. Not thread-safe.
+    `window`: items that are worth waiting for. Each batch holds the item that has waited
+    longest, with its neighbours by cost, so nothing waits for ever. Not thread-safe.
     """
 
     def __init__(self, budget: int, window: int) -> None:
@@ -125,7 +124,7 @@ class Batcher(Generic[Key]):
 
     @property
     def full(self) -> bool:
-        """Whether enough waits to hand out a batch without a flush."""
+        """Whether so much waits that more would hardly sort better."""
         return len(self) >= self._window or self._cost >= _LOOK_AHEAD * self._budget
 
     def add(self, key: Key, cost: int) -> None:
@@ -139,22 +138,9 @@ class Batcher(Generic[Key]):
         insort(self._sorted, entry)
         self._cost += cost
 
-    def discard(self, key: Key) -> bool:
-        """Forget an item, as when its lease is lost; whether it was waiting."""
-        entry = self._entries.pop(key, None)
-        if entry is None:
-            return False
-        del self._keys[entry[1]]
-        del self._sorted[bisect_left(self._sorted, entry)]
-        self._cost -= entry[0]
-        return True
-
-    def next_batch(self, flush: bool = False) -> list[Key]:
-        """The next batch, or nothing while more is worth waiting for.
-
-        With `flush` it waits for nothing: no more items will come, or none should.
-        """
-        if not self._entries or not (flush or self.full):
+    def next_batch(self) -> list[Key]:
+        """The next batch of what waits, `full` or not; nothing if nothing does."""
+        if not self._entries:
             return []
         oldest = self._entries[next(iter(self._entries))]
         position = bisect_left(self._sorted, oldest)
@@ -162,5 +148,11 @@ class Batcher(Generic[Key]):
         members = next(run for run in plan(costs, self._budget) if position in run)
         batch = [self._keys[self._sorted[member][1]] for member in members]
         for key in batch:
-            self.discard(key)
+            self._forget(key)
         return batch
+
+    def _forget(self, key: Key) -> None:
+        cost, number = self._entries.pop(key)
+        del self._keys[number]
+        del self._sorted[bisect_left(self._sorted, (cost, number))]
+        self._cost -= cost

@@ -52,11 +52,11 @@ class Window:
                 lambda: self._batcher.cost >= self._batch_cost or upstream() == 0, BATCH_SECONDS
             )
             self._changed.wait_for(lambda: self._batcher.full or upstream() == 0, FILL_SECONDS)
-            return self._batcher.next_batch(flush=True)
+            return self._batcher.next_batch()
 
     def take_all(self) -> list[Work]:
         taken: list[Work] = []
         with self._changed:
-            while batch := self._batcher.next_batch(flush=True):
+            while batch := self._batcher.next_batch():
                 taken += batch
         return taken

@@ -103,10 +103,10 @@ def test_a_window_of_512_leaves_little_padding() -> None:
     steps: list[Step] = []
     for index, cost in enumerate(costs):
         batcher.add(index, cost)
-        batch = batcher.next_batch()
+        batch = batcher.next_batch() if batcher.full else []
         own = packed_steps([costs[member] for member in batch], 2_048)
         steps += [Step(s.width, s.rows, [batch[m] for m in s.members]) for s in own]
-    while batch := batcher.next_batch(flush=True):
+    while batch := batcher.next_batch():
         own = packed_steps([costs[member] for member in batch], 2_048)
         steps += [Step(s.width, s.rows, [batch[m] for m in s.members]) for s in own]
     in_order = [Step(max(costs[start : start + 16]), 16, []) for start in range(0, len(costs), 16)]
@@ -115,18 +115,19 @@ def test_a_window_of_512_leaves_little_padding() -> None:
     assert useful(in_order, costs) < 0.6
 
 
-def test_a_batcher_waits_until_it_can_sort() -> None:
-    """Nothing before the window is full, unless told that no more will come."""
+def test_a_batch_is_of_like_costs_and_leaves_the_rest() -> None:
+    """The oldest with its nearest neighbour, whether the window was full or not."""
     batcher: Batcher[str] = Batcher(100, 3)
+    assert batcher.next_batch() == []
     batcher.add("a", 10)
     batcher.add("b", 90)
-    assert batcher.next_batch() == []
-    assert len(batcher) == 2
+    assert not batcher.full
     batcher.add("c", 11)
+    assert batcher.full
     assert set(batcher.next_batch()) == {"a", "c"}
+    assert (len(batcher), batcher.cost) == (1, 90)
+    assert batcher.next_batch() == ["b"]
     assert batcher.next_batch() == []
-    assert batcher.next_batch(flush=True) == ["b"]
-    assert batcher.next_batch(flush=True) == []
 
 
 def test_a_batcher_of_long_documents_does_not_wait_for_many() -> None:
@@ -147,20 +148,10 @@ def test_the_item_that_waited_longest_is_in_the_next_batch() -> None:
     for index, cost in enumerate(costs):
         batcher.add(index, cost)
         waiting.append(index)
-        if batch := batcher.next_batch():
+        if batcher.full:
+            batch = batcher.next_batch()
             assert waiting[0] in batch
             waiting = [key for key in waiting if key not in batch]
-
-
-def test_a_discarded_item_is_handed_out_no_more() -> None:
-    """A lost lease takes its items out of the look-ahead."""
-    batcher: Batcher[str] = Batcher(100, 10)
-    batcher.add("kept", 5)
-    batcher.add("lost", 5)
-    assert batcher.discard("lost")
-    assert not batcher.discard("lost")
-    assert batcher.cost == 5
-    assert batcher.next_batch(flush=True) == ["kept"]
 
 
 def test_an_item_cannot_wait_twice() -> None:
