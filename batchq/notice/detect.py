@@ -25,11 +25,9 @@ from batchq.notice.metadata import MetadataService
 from batchq.notice.signals import SignalSource
 from batchq.notice.sqs import SqsSource
 
-__all__ = ["NOTHING_WATCHED", "build_sources", "describe_sources"]
+__all__ = ["build_sources", "describe_sources"]
 
 NAMES = ("ec2", "sqs", "gcp", "azure")
-
-NOTHING_WATCHED = "none: lease expiry only"
 
 PROBE_S = 0.8
 """For all probes together: what a start may wait on a machine that looks like a platform."""
@@ -70,10 +68,11 @@ def build_sources(
 ) -> list[NoticeSource]:
     """The sources that `names` stands for, not watching yet; signals are always among them.
 
-    `signals`: those that this process has taken already.
-
     `names`: `auto` (what this machine looks like), `none`, or some of ec2, sqs, gcp, azure
     with commas between. `interval` and `window` in seconds, none for each platform's own.
+    `rebalance`: whether EC2's recommendation drains. `signals`: those that this process has
+    taken already.
+
     Raises UsageError for an unknown name, a broken endpoint, a queue or a library missing.
     """
     site = _Site(
@@ -98,8 +97,6 @@ def build_sources(
 def describe_sources(sources: Sequence[NoticeSource]) -> list[str]:
     """One line each for people, with the window; says so if no platform is among them."""
     lines = [source.describe() for source in sources]
-    if not lines:
-        return [NOTHING_WATCHED]
     match sources:
         case [SignalSource(platform=None)]:
             _, _, watched = lines[0].partition(": ")

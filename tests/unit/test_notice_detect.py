@@ -164,11 +164,6 @@ def test_a_machine_without_signs_is_not_probed(
     assert describe_sources(sources)[0].startswith("signals only: ")
 
 
-def test_where_nothing_at_all_is_watched_it_says_so() -> None:
-    """As for a worker that is run as a library, with its signals left alone."""
-    assert describe_sources([]) == ["none: lease expiry only"]
-
-
 @pytest.mark.parametrize(
     ("tags", "platform"),
     [

@@ -46,6 +46,13 @@ def test_every_document_ends_with_its_own_result() -> None:
     assert kit.tallies.attempts == 300
 
 
+def test_a_worker_that_watches_nothing_says_so() -> None:
+    """As one that is run as a library, with its signals left alone."""
+    kit = Kit.of(numbered(1))
+    kit.work()
+    assert kit.events_of("started")[0]["notices"] == ["none: lease expiry only"]
+
+
 def test_a_second_worker_finds_nothing_to_do() -> None:
     """A finished run ends at once, without loading the model."""
     kit = Kit.of(numbered(3))
