@@ -8,7 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from batchq.item import Document
 
-__all__ = ["Document", "Output", "Prepared", "Processor"]
+__all__ = ["DEFAULT_BATCH_TOKENS", "Document", "Output", "Prepared", "Processor"]
+
+DEFAULT_BATCH_TOKENS = 16_384
+"""What `infer` is given at once, in cost, where a processor does not say what it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class Processor(Protocol):
         ...
 
     def load(self, device: str) -> None:
-        """Bring the model to `device` (`cpu`, `cuda`, `cuda:1`, `mps`)."""
+        """Bring the model to `device`: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto`, the best here."""
         ...
 
     def prepare(self, document: Document) -> Prepared:

@@ -17,13 +17,12 @@ from types import ModuleType
 from typing import Any
 
 from batchq.errors import BatchqError, ExitCode, UsageError
-from batchq.inference.base import Document, Output, Prepared, Processor
+from batchq.inference.base import DEFAULT_BATCH_TOKENS, Document, Output, Prepared, Processor
 from batchq.result import canonical_json, slug
 
 __all__ = ["UserProcessor", "code_version", "load_processor", "refuse_unknown"]
 
 _VERBS = ("manifest", "load", "prepare", "infer")
-_BATCH_TOKENS = 16_384
 
 
 class UserProcessor:
@@ -47,7 +46,7 @@ class UserProcessor:
         """As the class says it, which may know it only once it is loaded."""
         said = getattr(self._inner, "batch_tokens", None)
         if said is None:
-            return _BATCH_TOKENS
+            return DEFAULT_BATCH_TOKENS
         if not isinstance(said, int) or isinstance(said, bool) or said < 1:
             raise UsageError(
                 f"batch_tokens of {self._spec} is {said!r}", hint="a whole number, 1 or more"

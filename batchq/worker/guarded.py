@@ -16,15 +16,13 @@ from operator import index
 from typing import Any, TypeVar
 
 from batchq.errors import BatchqError, DocumentError, UsageError
-from batchq.inference.base import Output, Prepared, Processor
+from batchq.inference.base import DEFAULT_BATCH_TOKENS, Output, Prepared, Processor
 from batchq.inference.vectors import shortest_floats
 from batchq.item import Document
 from batchq.redact import secret_in
 from batchq.result import canonical_json
 
 __all__ = ["Guarded", "ProcessorFault"]
-
-DEFAULT_BATCH_COST = 16_384
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -51,7 +49,7 @@ class Guarded:
     @property
     def batch_tokens(self) -> int:
         """Known for certain only once it is loaded."""
-        return int(getattr(self._processor, "batch_tokens", DEFAULT_BATCH_COST))
+        return int(getattr(self._processor, "batch_tokens", DEFAULT_BATCH_TOKENS))
 
     def provenance(self) -> Mapping[str, Any]:
         """JSON. Raises UsageError if it is none or holds a secret: it goes into every result."""
