@@ -1,10 +1,10 @@
 """Events: what a worker tells the world about what it does.
 
-started    {"worker", "run", "device", "notices", …}
+started    {"worker", "run", "device", "notices", "interruptions", …}
 claimed    committed    failed    fenced    adopted    released
            {"lease", "items": [source id…]}
-notice     {"kind", "action", "source", "deadline_s"}
-stopped    {"reason", "exit_code"}
+notice     {"kind", "action", "source", "deadline_s", "drains"}
+stopped    {"reason", "exit_code", "flush_share"}; the last one only if it had started
 """
 
 from __future__ import annotations

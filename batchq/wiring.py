@@ -221,9 +221,8 @@ def open_notices(
 ) -> tuple[list[NoticeSource], list[str]]:
     """What warns a worker of its end, and a line about each for people.
 
-    `signals`: those that this process has taken already.
-
-    Raises UsageError for what cannot be watched here.
+    `signals`: those that this process has taken already. Raises UsageError for what cannot
+    be watched here.
     """
     from batchq.notice.detect import build_sources, describe_sources
 

@@ -1,7 +1,7 @@
 """The command line. Every command's own imports wait until it is called.
 
-`batchq --help` and shell completion must answer at once, so this package imports
-typer, the nouns and nothing else; a benchmark and a test hold that.
+`batchq --help` and shell completion must answer at once, so the modules of the commands
+import typer, the nouns and nothing else until then; a benchmark and a test hold that.
 """
 
 from __future__ import annotations

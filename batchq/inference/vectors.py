@@ -11,7 +11,7 @@ def pool(hidden: Any, mask: Any, counts: Any, pooling: str) -> Any:
     """Vectors (rows, dimensions) of hidden states (rows, width, dimensions), as tensors.
 
     `mask` (rows, width) is true at real tokens, `counts` (rows) says how many there are;
-    they come first. `pooling` is one of POOLINGS.
+    they come first. `pooling` is one of `embedding_model.POOLINGS`.
     """
     if pooling == "cls":
         return hidden[:, 0]

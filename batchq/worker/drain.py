@@ -81,11 +81,11 @@ class Drain:
         return self._started.is_set()
 
     def seconds_left(self) -> float:
-        """Until the last moment for a call to the ledger; without bound if not started."""
+        """Until work must have ended, its last commit too; without bound if not started."""
         return self._end_of_work - self._clock.monotonic() if self.started else float("inf")
 
     def seconds_for_last_calls(self) -> float:
-        """What those may take that follow the work; without bound if not started."""
+        """What the calls that follow the work may take; without bound if not started."""
         if not self.started:
             return float("inf")
         return max(0.0, self._left_of_margin(LAST_CALLS_SHARE, LAST_CALLS_AT_LEAST_S))

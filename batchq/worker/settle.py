@@ -31,7 +31,9 @@ log = logging.getLogger("batchq.worker")
 
 T = TypeVar("T")
 
-POLL_S = 0.05
+TICK_S = 0.05
+"""How long to wait for an outcome before looking whether what is here is due."""
+
 MAX_ERROR_CHARACTERS = 2_000
 MAX_CAUSE_CHARACTERS = 100
 
@@ -125,7 +127,7 @@ class Settler:
         """What has arrived, waiting a moment for the first."""
         arrived: list[_Outcome] = []
         try:
-            arrived.append(self._outcomes.get(timeout=POLL_S))
+            arrived.append(self._outcomes.get(timeout=TICK_S))
             while True:
                 arrived.append(self._outcomes.get_nowait())
         except queue.Empty:

@@ -37,7 +37,7 @@ __all__ = ["Progress", "WorkerSettings", "run_worker"]
 log = logging.getLogger("batchq.worker")
 
 PROGRESS_EVERY_S = 0.5
-HEARTBEAT_S = 2.0
+LAST_BEAT_S = 2.0
 """How long a beat that is under way is waited for."""
 
 LOCAL_PUTTERS, REMOTE_PUTTERS, SHARD_PUTTERS = 8, 32, 4
@@ -267,7 +267,7 @@ class _Life:
 
     def _leave(self, last_call: Callable[[], object]) -> None:
         """Stop beating and make one last call: leases end by themselves too."""
-        self._heartbeat.stop(min(HEARTBEAT_S, self._last.seconds() / 2))
+        self._heartbeat.stop(min(LAST_BEAT_S, self._last.seconds() / 2))
         try:
             self._last.ask(last_call)
         except BatchqError as error:
