@@ -7,6 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from batchq import wiring
+from batchq.clock import SystemClock
+from batchq.config import load
+from batchq.enqueue import check_store
+from batchq.results import documents
+
 __all__ = ["read_results"]
 
 
@@ -30,27 +36,15 @@ def read_results(
     come from the environment, `batchq.toml` or the defaults where they are not given.
     With `current`, versions of documents that were replaced are left out.
 
-    Raises BatchqError: UsageError for a run that does not exist, StoreUnusable for another
-    store than the run's, or naming the first document whose object is missing or altered.
+    Raises BatchqError, not before the first is asked for: UsageError for a run that does not
+    exist, StoreUnusable for another store than the run's, or naming the first document whose
+    object is missing or altered.
     """
-    from batchq import wiring
-    from batchq.clock import SystemClock
-    from batchq.config import load
-    from batchq.enqueue import check_store
-    from batchq.errors import UsageError
-    from batchq.results import documents
-
     options = {"run": run, "ledger": ledger, "results": results, "config": config}
     settings = load(options, os.environ, Path.cwd()).config
     opened = wiring.open_ledger(settings, SystemClock())
     try:
-        opened.check()
-        found = opened.find_run(run)
-        if found is None:
-            raise UsageError(
-                f"there is no run {run!r} in {opened.url}",
-                hint="enqueue something for it: batchq enqueue FOLDER",
-            )
+        found = wiring.existing_run(settings, opened)
         store = wiring.open_store(settings)
         check_store(store, found)
         yield from documents(opened, found, store, current_only=current)

@@ -22,7 +22,6 @@ from batchq.config import Loaded
 from batchq.errors import (
     BatchqError,
     ExitCode,
-    LedgerNotInitialised,
     StoreUnusable,
     UsageError,
 )
@@ -124,11 +123,7 @@ class _Doctor:
     def ledger(self, name: str) -> Finding:
         self._ledger = wiring.open_ledger(self._config, self._clock)
         url = self._ledger.url
-        try:
-            self._ledger.check()
-        except LedgerNotInitialised as error:
-            if error.found is not None or not wiring.creates_ledger(self._config):
-                raise
+        if not wiring.ledger_exists(self._config, self._ledger):
             return Finding(name, Health.OK, f"{url} is not there yet; enqueue creates it")
         self._run = self._ledger.find_run(self._config.run)
         # Nobody's sign of life changes nothing, and is refused where nothing can be written.

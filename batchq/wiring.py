@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchq.clock import Clock
 from batchq.config import Config, Loaded
-from batchq.errors import ProcessingVersionMismatch, UsageError
+from batchq.errors import LedgerNotInitialised, ProcessingVersionMismatch, UsageError
 from batchq.fingerprint import HINTS, difference, processing_version
 from batchq.notice.signals import SignalSource
 from batchq.redact import redact, secret_in
@@ -30,7 +30,9 @@ __all__ = [
     "SignalSource",
     "creates_ledger",
     "describe_device",
+    "existing_run",
     "full_manifest",
+    "ledger_exists",
     "new_processor",
     "open_destination",
     "open_extractor",
@@ -70,6 +72,37 @@ def open_ledger(config: Config, clock: Clock) -> Ledger:
 def creates_ledger(config: Config) -> bool:
     """Whether `enqueue` makes the ledger by itself: it belongs to this machine alone."""
     return config.ledger.startswith("sqlite:")
+
+
+def ledger_exists(config: Config, ledger: Ledger) -> bool:
+    """Whether the ledger is there; false only for one that `enqueue` makes by itself.
+
+    Raises LedgerNotInitialised where somebody must create or upgrade it first. An older
+    schema is never upgraded on the way: other processes may be at work on it.
+    """
+    try:
+        ledger.check()
+    except LedgerNotInitialised as error:
+        if error.found is not None or not creates_ledger(config):
+            raise
+        return False
+    return True
+
+
+def existing_run(config: Config, ledger: Ledger) -> Run:
+    """The run that the settings name.
+
+    Raises LedgerNotInitialised, or UsageError if nothing was enqueued for it yet.
+    """
+    ledger.check()
+    run = ledger.find_run(config.run)
+    if run is None:
+        named = "" if config.run == Config().run else f" --run {config.run}"
+        raise UsageError(
+            f"there is no run {config.run!r} in {ledger.url}",
+            hint=f"enqueue something for it: batchq enqueue FOLDER{named}",
+        )
+    return run
 
 
 def open_store(config: Config) -> Store:

@@ -230,15 +230,9 @@ def _making(session: Session, existing: Run | None) -> tuple[Processor, str]:
 def _planned_run(session: Session) -> Run | None:
     """The run that an enqueue would find; a ledger that it would create holds none."""
     from batchq import wiring
-    from batchq.errors import LedgerNotInitialised
 
-    try:
-        session.ledger.check()
-    except LedgerNotInitialised as error:
-        if error.found is not None or not wiring.creates_ledger(session.config):
-            raise
-        return None
-    return session.ledger.find_run(session.config.run)
+    exists = wiring.ledger_exists(session.config, session.ledger)
+    return session.ledger.find_run(session.config.run) if exists else None
 
 
 def _plan(session: Session, sources: list[Source], *, json: bool) -> Plan:

@@ -15,7 +15,6 @@ from batchq import config, wiring
 from batchq.cli.console import log_to_stderr
 from batchq.clock import Clock, SystemClock, random_hex
 from batchq.config import Config, Loaded
-from batchq.errors import LedgerNotInitialised, UsageError
 from batchq.ledger.base import Ledger, Role, Run
 from batchq.store.base import Store
 
@@ -42,19 +41,8 @@ class Session:
 
     @cached_property
     def run(self) -> Run:
-        """The run that the settings name.
-
-        Raises LedgerNotInitialised, or UsageError if nothing was enqueued for it yet.
-        """
-        self.ledger.check()
-        run = self.ledger.find_run(self.config.run)
-        if run is None:
-            named = "" if self.loaded.origin["run"] == "default" else f" --run {self.config.run}"
-            raise UsageError(
-                f"there is no run {self.config.run!r} in {self.ledger.url}",
-                hint=f"enqueue something for it: batchq enqueue FOLDER{named}",
-            )
-        return run
+        """The run that the settings name. Raises as `wiring.existing_run`."""
+        return wiring.existing_run(self.config, self.ledger)
 
     @contextmanager
     def operator(self, verb: str) -> Iterator[str]:
@@ -66,15 +54,8 @@ class Session:
         self.ledger.stop(name, f"{verb} finished")
 
     def prepare_ledger(self) -> None:
-        """Check the ledger, and create one that belongs to this machine alone.
-
-        One of an older schema is refused: other processes may be at work on it.
-        """
-        try:
-            self.ledger.check()
-        except LedgerNotInitialised as error:
-            if error.found is not None or not wiring.creates_ledger(self.config):
-                raise
+        """Check the ledger, and create one that belongs to this machine alone."""
+        if not wiring.ledger_exists(self.config, self.ledger):
             self.ledger.initialise()
 
 
