@@ -7,6 +7,7 @@ terminal of a worker has gone.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -60,9 +61,11 @@ class SignalSource:
 
         Until `watch`, all but SIGINT end it with exit code STOPPED: there is nothing to
         drain yet. After `close` they are ignored, so that one which comes late does not
-        change how the process ends.
+        change how the process ends. A process that is forked from this one gets them as they
+        were before: a processor that ends its helpers with SIGTERM waits for them.
         """
         self._is_the_process = True
+        os.register_at_fork(after_in_child=self._give_back)
         for number in WATCHED:
             if number is not signal.SIGINT:
                 self._take(number, _end_process)
@@ -75,9 +78,16 @@ class SignalSource:
 
     def close(self, *, drained: bool = False) -> None:
         """Give the signals back to whoever had them, unless they are the process's own."""
-        for number, handler in self._previous.items():
-            signal.signal(number, signal.SIG_IGN if self._is_the_process else handler)
+        if self._is_the_process:
+            for number in self._previous:
+                signal.signal(number, signal.SIG_IGN)
+        else:
+            self._give_back()
         self._previous.clear()
+
+    def _give_back(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _take(self, number: signal.Signals, handler: Callable[[int, Any], None]) -> None:
         if threading.current_thread() is not threading.main_thread():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -114,6 +115,26 @@ def test_a_process_that_took_its_signals_is_ended_in_order_before_the_watch(hear
     for number in WATCHED:
         signal.raise_signal(number)
     assert heard.only.action == "SIGTERM"
+
+
+def test_a_forked_process_ends_by_its_signals_as_any_other(heard: Heard) -> None:
+    """A pool of processes ends its own with SIGTERM, and waits until they have gone."""
+    source = SignalSource()
+    source.take_process()
+    source.watch(heard)
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(tell, b".")
+        signal.alarm(10)
+        signal.pause()
+        os._exit(0)
+    os.read(ready, 1)
+    os.kill(child, signal.SIGTERM)
+    _, status = os.waitpid(child, 0)
+    source.close()
+    assert (os.WIFSIGNALED(status), os.WTERMSIG(status)) == (True, signal.SIGTERM)
+    assert heard.notices == []
 
 
 def test_only_the_main_thread_may_watch(heard: Heard) -> None:
