@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -40,21 +41,14 @@ class Growing:
     def __init__(self, workspace: Path) -> None:
         self.part = workspace.with_name(f"{workspace.name}.part")
         self._journal = workspace.with_name(f"{workspace.name}.journal")
+        self._new_journal = workspace.with_name(f"{workspace.name}.journal.new")
         self._making: Mapping[str, Any] = {}
         self.after = 0
         self.written = 0
         self._size = 0
-        self._file = self.part.open("ab", buffering=0)
+        self._file = _held(self.part)
         # What another attempt left is its progress until this one has judged it.
         self._judged = os.fstat(self._file.fileno()).st_size == 0
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise UsageError(
-                f"another export is at work on {self.part}",
-                hint="let it end, or choose another name",
-            ) from None
 
     def __enter__(self) -> Growing:
         return self
@@ -109,7 +103,6 @@ class Growing:
     def checkpoint(self, after: int, written: int) -> None:
         """Flush what was written, and count it: `written` results up to item id `after`."""
         os.fsync(self._file.fileno())
-        self.after, self.written = after, written
         counted = {
             "schema": SCHEMA,
             "making": self._making,
@@ -117,14 +110,33 @@ class Growing:
             "after": after,
             "written": written,
         }
-        temporary = self._journal.with_name(f"{self._journal.name}.new")
-        temporary.write_text(json.dumps(counted))
-        os.replace(temporary, self._journal)
+        self._new_journal.write_text(json.dumps(counted))
+        os.replace(self._new_journal, self._journal)
+        self.after, self.written = after, written
 
     def discard(self) -> None:
         """The export is over: leave nothing behind."""
-        self._journal.unlink(missing_ok=True)
-        self.part.unlink(missing_ok=True)
+        for file in (self._journal, self._new_journal, self.part):
+            file.unlink(missing_ok=True)
+
+
+def _held(part: Path) -> FileIO:
+    """The part file, locked."""
+    while True:
+        file = part.open("ab", buffering=0)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(part)):
+                    return file
+        except OSError:
+            file.close()
+            raise UsageError(
+                f"another export is at work on {part}",
+                hint="let it end, or choose another name",
+            ) from None
+        # Between the two lines its export came to the end: it is a finished file by now.
+        file.close()
 
 
 def _write_all(file: int, pieces: Sequence[Buffer]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -428,6 +429,41 @@ def test_two_exports_to_one_file_do_not_mix(tmp_path: Path) -> None:
         fcntl.flock(part, fcntl.LOCK_EX)
         with pytest.raises(UsageError, match="another export"):
             archive.export(tmp_path / "all.jsonl")
+
+
+def test_an_export_that_ends_while_another_begins_keeps_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the second one opened is the first one's finished file when the lock is free."""
+    archive, finished = Archive(tmp_path, 2), tmp_path / "finished.jsonl"
+    (tmp_path / ".all.jsonl.part").write_bytes(b"of the first")
+    lock = fcntl.flock
+
+    def late(file: Any, operation: int) -> None:
+        if not finished.exists():
+            (tmp_path / ".all.jsonl.part").rename(finished)
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert archive.export(tmp_path / "all.jsonl").written == 2
+    assert finished.read_bytes() == b"of the first"
+    assert len(lines(tmp_path / "all.jsonl")) == 2
+
+
+def test_an_export_that_finds_no_room_for_its_journal_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full takes a file's name and none of its bytes."""
+    archive = Archive(tmp_path, 2)
+
+    def full(path: Path, text: str) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(BatchqError, match="No space left"):
+        archive.export(tmp_path / "all.jsonl")
+    assert left_behind(tmp_path) == []
 
 
 # -- to a bucket -----------------------------------------------------------------
