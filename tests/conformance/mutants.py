@@ -40,6 +40,7 @@ from tests.conformance import test_ledger_claim as claims
 from tests.conformance import test_ledger_commit as commits
 from tests.conformance import test_ledger_dynamodb as apart
 from tests.conformance import test_ledger_enqueue as enqueues
+from tests.conformance import test_ledger_fresh as fresh
 from tests.conformance import test_ledger_processes as processes
 from tests.conformance import test_ledger_races as races
 from tests.conformance import test_ledger_reading as reading
@@ -561,6 +562,29 @@ MUTANTS = [
         races.test_concurrent_enqueues_of_different_versions_leave_one_current,
         tries=20,
         refusal="in no state of the ledger",
+    ),
+    Mutant(
+        "new documents are taken up in any order of batches",
+        ("postgresql",),
+        reworded(postgresql=("WHERE me.last_batch < :batch AND", "WHERE")),
+        enqueues.test_batches_of_one_process_go_forward_only,
+    ),
+    Mutant(
+        "new documents are taken up without a lock on the process",
+        ("postgresql",),
+        reworded(
+            postgresql=(
+                "last_batch FROM workers WHERE name = :worker FOR UPDATE",
+                "last_batch FROM workers WHERE name = :worker",
+            )
+        ),
+        fresh.test_a_batch_that_waited_for_a_later_one_is_refused,
+    ),
+    Mutant(
+        "new documents are added in the order of their listing",
+        ("postgresql",),
+        reworded(postgresql=('ORDER BY source_id COLLATE "C"', "")),
+        fresh.test_items_are_numbered_as_listed_and_documents_added_by_name,
     ),
     Mutant(
         "the reaped may beat",

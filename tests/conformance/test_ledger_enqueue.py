@@ -26,6 +26,7 @@ def test_a_claimed_item_is_what_was_enqueued(world: World) -> None:
     """Identity, size and locator reach the worker unchanged, whatever the name."""
     world.worker()
     names = ["docs/a b/ü\u0301.md", "docs/'; DROP TABLE items; --", "docs/\n\t", "\U0001f600" * 60]
+    names += ['docs/"quoted", {NULL}', "docs\\back\\slash\\"]
     new = [document(name, f"v{n}", size=n * 2**40) for n, name in enumerate(names)]
     world.enqueue(*new)
     items = world.hold("worker").items
@@ -190,6 +191,15 @@ def test_superseding_from_another_root_needs_replace(world: World) -> None:
     [rejection] = world.enqueue(document("a", "v3")).rejected
     assert rejection.source == "a"
     assert Enqueued(new=1, superseded=1) == world.enqueue(document("a", "v3", root="file:///other"))
+
+
+def test_documents_of_one_batch_have_roots_of_their_own(world: World) -> None:
+    """Each may be superseded from where it came."""
+    world.enqueue(document("a", root="file:///one"), document("b", root="file:///other"))
+    changed = [document(name, "v2", root="file:///other") for name in ("a", "b")]
+    answer = world.enqueue(*changed)
+    assert (answer.new, answer.superseded) == (1, 1)
+    assert [rejection.source for rejection in answer.rejected] == ["a"]
 
 
 def test_the_same_bytes_from_another_root_are_known(world: World) -> None:

@@ -156,6 +156,11 @@ def prepare_enqueue(world: World) -> Callable[[], object]:
     return lambda: world.ledger.enqueue("e", 1, batch)
 
 
+def prepare_enqueue_of_new(world: World) -> Callable[[], object]:
+    world.register("e", Role.ENQUEUER)
+    return lambda: world.ledger.enqueue("e", 1, [document("a"), document("b")])
+
+
 def prepare_enqueue_of_superseded(world: World) -> Callable[[], object]:
     world.enqueue_many(3)
     world.enqueue(*(document(f"{n:03}", "v2") for n in range(3)))
@@ -190,6 +195,7 @@ STORIES = [
     prepare_stop,
     prepare_reap,
     prepare_enqueue,
+    prepare_enqueue_of_new,
     prepare_enqueue_of_superseded,
     prepare_retry,
     prepare_reopen,

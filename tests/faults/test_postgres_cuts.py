@@ -204,6 +204,11 @@ def enqueue(scene: Scene) -> Call:
     return lambda: scene.ledger.enqueue(by, 1, batch)
 
 
+def enqueue_new(scene: Scene) -> Call:
+    by = scene.register("e", Role.ENQUEUER)
+    return lambda: scene.ledger.enqueue(by, 1, [document("000"), document("001")])
+
+
 def claim(scene: Scene) -> Call:
     worker = scene.enqueue_some()
     return lambda: scene.world.claim(worker, 2, token=scene.name("t"))
@@ -305,6 +310,7 @@ VERBS = {
     "beat": Verb(beat),
     "stop": Verb(stop),
     "enqueue": Verb(enqueue),
+    "enqueue new": Verb(enqueue_new),
     "claim": Verb(claim),
     "claim what came back": Verb(claim_what_came_back),
     "commit": Verb(commit),
@@ -367,7 +373,7 @@ def test_a_failover_in_the_middle_of_a_commit(stage: Stage) -> None:
     assert faults(VERBS["commit some that are fenced"], stage, refuse=3) == []
 
 
-@pytest.mark.parametrize("name", ["register", "beat", "claim", "commit"])
+@pytest.mark.parametrize("name", ["register", "beat", "enqueue new", "claim", "commit"])
 def test_a_verb_of_one_statement_that_arrives_after_it_was_repeated(
     name: str, stage: Stage
 ) -> None:

@@ -19,7 +19,7 @@ import pytest
 from batchq.clock import ManualClock
 from batchq.ledger.base import Policy
 from batchq.ledger.schema import metadata
-from batchq.ledger.sql import SqlLedger, engine, hot, statements
+from batchq.ledger.sql import SqlLedger, engine, fresh, hot, statements
 from tests.ledger_story import repair, tell
 
 # They read all of a run's items, and all of its processes, on purpose.
@@ -251,6 +251,11 @@ POSTGRES_INDEXES = {
         ("leased", "pk_leased"),
         ("leased", "Tid Scan"),
     },
+    fresh._ENQUEUE: {
+        ("workers", "uq_workers_name"),
+        ("workers", "pk_workers"),
+        ("documents", "pk_documents"),
+    },
     statements.HELD_BY: {("leased", "ix_leased_worker")},
     statements.SUSPECTS: {("workers", "ix_workers_unsettled")},
     statements.COUNTS: {
@@ -263,7 +268,7 @@ POSTGRES_INDEXES = {
 
 
 @pytest.mark.parametrize("analysed", [False, True])
-def test_postgres_indexes_of_claim_commit_reap_and_counts(
+def test_postgres_indexes_of_enqueue_claim_commit_reap_and_counts(
     postgres: Any, recorded: Recorded, analysed: bool
 ) -> None:
     """By name, so that a change of plan is a decision."""

@@ -51,8 +51,11 @@ def _literal(values: Sequence[Any]) -> str:
     """PostgreSQL's own notation: the driver takes six times as long to write a list."""
     if not values or not isinstance(values[0], str):
         return f"{{{','.join(map(str, values))}}}"
-    quoted = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
-    return '{"' + '","'.join(quoted) + '"}'
+    text = '","'.join(values)
+    if "\\" in text or text.count('"') > 2 * (len(values) - 1):
+        quoted = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
+        text = '","'.join(quoted)
+    return f'{{"{text}"}}'
 
 
 def _type_name(table: str, column: str) -> str:

@@ -16,7 +16,7 @@ from batchq.ledger.sql.engine import Repeat, Transaction
 from batchq.ledger.sql.names import COUNTERS, STATE_TABLES
 from batchq.ledger.sql.process import Moves, Process, Row
 
-__all__ = ["RETRY_PAGE", "enqueue", "reopen", "retry_named", "retry_page"]
+__all__ = ["RETRY_PAGE", "enqueue", "reopen", "retry_named", "retry_page", "to_json"]
 
 RETRY_PAGE = 5000
 """Dead letters sent back in one transaction, so that on SQLite nobody waits long."""
@@ -71,7 +71,7 @@ def enqueue(
     named = [name for name, document in documents.items() if document.enqueuer != process.id]
     if named:
         tx.run(sql.MARK_NAMED, run=process.run, worker=process.id, names=sorted(named))
-    process.save(last_batch=batch, last_answer=_to_json(answer))
+    process.save(last_batch=batch, last_answer=to_json(answer))
     return answer
 
 
@@ -247,7 +247,8 @@ def _answer_again(worker: str, batch: int, process: Any) -> Enqueued:
     return Enqueued(raw["new"], raw["known"], raw["superseded"], rejected)
 
 
-def _to_json(answer: Enqueued) -> str:
+def to_json(answer: Enqueued) -> str:
+    """What an enqueuer's row keeps, for when it asks again."""
     rejected = [(one.source, one.reason) for one in answer.rejected]
     return json.dumps(
         {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ from batchq.ledger.records import (
     Tallies,
     WorkerStatus,
 )
-from batchq.ledger.sql import enqueueing, holding, hot, reading, upgrade
+from batchq.ledger.sql import enqueueing, fresh, holding, hot, reading, upgrade
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.dialect import POSTGRESQL
 from batchq.ledger.sql.engine import Database, Driver, Transaction
@@ -68,6 +69,8 @@ class SqlLedger:
         self._cursors: dict[str, int] = {}
         self._last_tokens: dict[str, str | None] = {}
         self._due: dict[tuple[str, bool], int] = {}
+        # Whose last batch named what was known: the next one most likely does, too.
+        self._familiar: set[str] = set()
 
     # -- schema and runs ---------------------------------------------------------
 
@@ -156,9 +159,20 @@ class SqlLedger:
     def enqueue(
         self, worker: str, batch: int, items: Sequence[NewItem], *, replace: bool = False
     ) -> Enqueued:
-        return self._write(
-            lambda tx: enqueueing.enqueue(tx, self._policy, worker, batch, items, replace=replace)
-        )
+        def whole(tx: Transaction) -> Enqueued:
+            return enqueueing.enqueue(tx, self._policy, worker, batch, items, replace=replace)
+
+        if self._database.driver.dialect is not POSTGRESQL:
+            return self._write(whole)
+        if worker not in self._familiar:
+            with suppress(hot.Unusual):
+                return self._single(fresh.enqueue(worker, batch, items))
+        answer = self._write(whole)
+        if answer.new < len(items):
+            self._familiar.add(worker)
+        else:
+            self._familiar.discard(worker)
+        return answer
 
     def claim(self, worker: str, token: str, limit: int, *, alone: bool) -> Lease | None:
         due = self._due.get((worker, alone), 0)

@@ -223,10 +223,9 @@ WHERE run_id = :run AND source_id $in_names
 HIGHEST_ID = "SELECT coalesce(max(id), 0) FROM items"
 
 # In a subquery the sequence is looked up once, and not for each number.
-NEXT_IDS = """
-SELECT nextval((SELECT CAST(pg_get_serial_sequence('items', 'id') AS regclass)))
-FROM generate_series(1, :count)
-"""
+NEXT_ID = "nextval((SELECT CAST(pg_get_serial_sequence('items', 'id') AS regclass)))"
+
+NEXT_IDS = f"SELECT {NEXT_ID} FROM generate_series(1, :count)"
 
 MAKE_READY = f"""
 INSERT INTO ready (run_id, id, {_COUNTERS})
