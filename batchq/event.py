@@ -24,6 +24,7 @@ from batchq.redact import printable, redact
 __all__ = ["Event", "Events", "JsonEvents", "LogEvents", "RecordedEvents"]
 
 SCHEMA = 1
+"""Of the events that a worker prints with `--json`."""
 
 log = logging.getLogger("batchq.event")
 

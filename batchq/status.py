@@ -12,10 +12,7 @@ from batchq.ledger.base import Counts, Ledger, Role, Run, WorkerStatus
 from batchq.ledger.history import uptime
 from batchq.words import counted, duration
 
-__all__ = ["SCHEMA", "outcome", "rate_per_s", "snapshot", "uptime_line", "wait"]
-
-SCHEMA = 1
-"""Of every JSON document that a command prints."""
+__all__ = ["outcome", "rate_per_s", "snapshot", "uptime_line", "wait"]
 
 POLL_S = 1.0
 
@@ -36,7 +33,6 @@ def snapshot(
     rate = rate_per_s(workers, counts.now)
     remaining = tallies.ready + tallies.leased
     return {
-        "schema": SCHEMA,
         "run": run.name,
         "processing_version": run.processing_version,
         "exact": counts.exact,

@@ -44,7 +44,7 @@ def show(
     loaded = settings(given(run=run, ledger=ledger, results=results, config=config))
     shown = loaded.shown(as_written=not json)
     if json:
-        print_json({"schema": 1, "settings": shown, "origin": dict(loaded.origin)})
+        print_json({"settings": shown, "origin": dict(loaded.origin)})
         return
     for name, value in shown.items():
         line = f"{name} = {dumps(value, ensure_ascii=False)}"

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,6 +16,9 @@ from batchq.errors import BatchqError
 from batchq.redact import RedactingFilter, printable, redact
 
 __all__ = ["lines", "log_to_stderr", "note", "print_json", "progress", "report", "say"]
+
+SCHEMA = 1
+"""Of the JSON documents that commands print."""
 
 LINE_EVERY_S = 30.0
 """Between two lines of progress where stderr is no terminal."""
@@ -40,9 +43,13 @@ def note(text: str) -> None:
         print("\n  ".join(lines), file=sys.stderr, flush=True)
 
 
-def print_json(document: Any) -> None:
-    """One JSON document on one line of stdout, with escapes if its encoding needs them."""
+def print_json(document: Mapping[str, Any]) -> None:
+    """One JSON document on one line of stdout, with escapes if its encoding needs them.
+
+    It says under `schema` how it is to be read; an envelope has a schema of its own.
+    """
     stream = streams.data()
+    document = {"schema": SCHEMA, **document}
     text = json.dumps(document, ensure_ascii=not streams.is_unicode(stream), allow_nan=False)
     text = _UNPRINTED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     print(text, file=stream, flush=True)
@@ -63,7 +70,7 @@ def report(error: BatchqError, *, as_json: bool) -> None:
             "hint": hint,
             "exit_code": int(error.exit_code),
         }
-        print_json({"schema": 1, "error": problem})
+        print_json({"error": problem})
 
 
 def log_to_stderr() -> None:

@@ -72,5 +72,5 @@ def doctor(
         if advice is not None:
             note(f"{'':<20}{advice}")
     if json:
-        print_json({"schema": 1, "ok": code is ExitCode.OK, "checks": checks})
+        print_json({"ok": code is ExitCode.OK, "checks": checks})
     return code

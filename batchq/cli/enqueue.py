@@ -62,21 +62,25 @@ def enqueue(
     ] = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Let documents from another root supersede the known."),
+        typer.Option(
+            "--replace", help="Let documents from another root supersede those of the same id."
+        ),
     ] = False,
     include: Annotated[
         list[str] | None,
-        typer.Option("--include", metavar="G", help="Only paths that match, as '*.md'. Repeat."),
+        typer.Option(
+            "--include", metavar="G", help="Only paths that match, such as '*.md'. May be repeated."
+        ),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option("--exclude", metavar="G", help="No paths that match. Repeat."),
+        typer.Option("--exclude", metavar="G", help="No paths that match. May be repeated."),
     ] = None,
     no_stage: Annotated[
         bool,
         typer.Option(
             "--no-stage",
-            help="Keep no copies in a remote result store: workers reach the documents.",
+            help="Keep no copies in a remote result store: workers read where documents lie.",
         ),
     ] = False,
     text_column: Annotated[
@@ -179,7 +183,6 @@ def _enqueue(
         numbers = {name: getattr(report, name) for name in ("seen", "new", "known", "superseded")}
         print_json(
             {
-                "schema": 1,
                 "run": report.run,
                 "processing_version": report.processing_version,
                 **numbers,
@@ -252,7 +255,6 @@ def _plan(session: Session, sources: list[Source], *, json: bool) -> Plan:
     if json:
         print_json(
             {
-                "schema": 1,
                 "run": session.config.run,
                 "processing_version": version,
                 "seen": found.seen,

@@ -55,7 +55,7 @@ def failures(
                 }
                 for letter in letters
             ]
-            print_json({"schema": 1, "run": session.run.name, "failures": listed})
+            print_json({"run": session.run.name, "failures": listed})
             return
         number = 0
         for letter in letters:
@@ -102,7 +102,7 @@ def retry(
         with session.operator("retry") as operator:
             number = session.ledger.retry(operator, session.run, source_ids=named, cause=cause)
         if json:
-            print_json({"schema": 1, "run": session.run.name, "retried": number})
+            print_json({"run": session.run.name, "retried": number})
         elif number:
             say(f"ready again: {counted(number, 'item')}; batchq worker takes them")
         else:

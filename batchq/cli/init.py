@@ -36,7 +36,7 @@ def init(
         session.ledger.initialise()
         session.store.probe()
         if json:
-            print_json({"schema": 1, "ledger": session.ledger.url, "results": session.store.url})
+            print_json({"ledger": session.ledger.url, "results": session.store.url})
         else:
             say(f"ledger ready: {session.ledger.url}")
             say(f"results ready: {session.store.url}")

@@ -88,7 +88,7 @@ def results(
             )
         if json:
             document = {"run": session.run.name, "output": output, "written": exported.written}
-            print_json({"schema": 1, **document, "resumed": exported.resumed})
+            print_json(document | {"resumed": exported.resumed})
             return
         resumed = f", {exported.resumed:,} of them earlier" if exported.resumed else ""
         say(f"{counted(exported.written, 'result')} written to {output}{resumed}")

@@ -29,10 +29,13 @@ def status(
     ] = False,
     duplicates: Annotated[
         bool,
-        typer.Option("--duplicates", help="Also count documents of equal content; reads all."),
+        typer.Option(
+            "--duplicates", help="Also count documents of equal content, which reads every item."
+        ),
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Return when the run has ended: 0, or 3 with failures.")
+        bool,
+        typer.Option("--wait", help="Return when the run has ended: 0, or 3 with dead letters."),
     ] = False,
     timeout: Annotated[
         str | None,

@@ -64,6 +64,7 @@ def verify(
     from batchq.enqueue import check_store
     from batchq.errors import ExitCode, UsageError
     from batchq.verify import Journal, audit
+    from batchq.words import counted
 
     if sample is not None and remove_orphans:
         raise UsageError(
@@ -78,7 +79,8 @@ def verify(
         finished = False
         try:
             if seen.resumed:
-                note(f"info: going on after {seen.checked:,} results; to begin anew, delete {path}")
+                before = counted(seen.checked, "result")
+                note(f"info: going on after {before}; to begin anew, delete {path}")
             with progress("verify", "seen") as update:
                 report = audit(
                     session.ledger,
@@ -94,7 +96,7 @@ def verify(
         finally:
             seen.close(finished=finished)
         if json:
-            print_json({"schema": 1, "run": session.run.name, **_document(report)})
+            print_json({"run": session.run.name, **_document(report)})
         else:
             _tell(report, removed=remove_orphans)
     return ExitCode.OK if report.is_sound else ExitCode.DAMAGE_FOUND
@@ -138,6 +140,7 @@ def _document(report: Report) -> dict[str, Any]:
 
 def _tell(report: Report, *, removed: bool) -> None:
     from batchq.cli.console import note, say
+    from batchq.words import counted
 
     for damage in report.damage:
         say(f"{damage.kind}  {damage.result.source_id}  {damage.result.stored.key}")
@@ -145,18 +148,19 @@ def _tell(report: Report, *, removed: bool) -> None:
         say(f"orphan  {key}")
     found = report.missing + report.corrupt
     say(
-        f"{report.checked:,} results read: {report.ok:,} ok, {report.missing:,} missing, "
+        f"{counted(report.checked, 'result')} read: {report.ok:,} ok, {report.missing:,} missing, "
         f"{report.corrupt:,} corrupt"
     )
     if report.repaired:
-        say(f"{report.repaired:,} items are ready again; batchq worker takes them")
+        say(f"ready again: {counted(report.repaired, 'item')}; batchq worker takes them")
     if report.unrepaired:
         note(f"{report.unrepaired:,} of {found:,} are still committed; send them back: --repair")
     if report.orphans:
         left = f"{report.removed:,} removed" if removed else "remove them: --remove-orphans"
-        say(f"{report.orphans:,} orphans: {left}")
+        say(f"{counted(report.orphans, 'orphan')}: {left}")
     if report.unsettled:
-        note(f"{report.unsettled:,} objects may yet be committed, or are nobody's: they stay")
+        left = counted(report.unsettled, "object")
+        note(f"{left} left alone: what is unsettled may yet be committed, or be nobody's")
     if report.tally_drift is None and report.orphans is not None:
         note("the tallies were not compared: the run did not stand still")
     for name, by in (report.tally_drift or {}).items():

@@ -25,7 +25,7 @@ def test_json_is_one_line_that_cannot_steer_a_terminal(capsys: pytest.CaptureFix
 
     (line, rest) = capsys.readouterr().out.split("\n")
     assert rest == ""
-    assert json.loads(line) == document
+    assert json.loads(line) == {"schema": 1, **document}
     assert line.isprintable()
     assert "é 漢" in line
 
