@@ -393,6 +393,23 @@ def test_two_enqueues_may_bring_back_the_same_old_version(world: World) -> None:
     finish(world)
 
 
+@DYNAMO
+def test_a_commit_meets_the_enqueue_that_brings_its_version_back(world: World) -> None:
+    """Its item lay apart when the commit was sent, and is the document's current one after."""
+    world.worker("w")
+    world.enqueue(document("a", "v1"))
+    world.commit("w", world.hold("w"))
+    world.enqueue(document("a", "v2"))
+    world.reopen(world.result("a"))
+    lease = world.hold("w", 1)
+    assert [item.source_version for item in lease.items] == ["sha256:v1"]
+    act = once("batch_get_item", lambda: world.enqueue(document("a", "v1")))
+    with interposed(world, act) as (ledger, _):
+        assert ledger.commit("w", world.results(lease)).fenced == ()
+    assert world.state("a") is State.COMPLETED
+    check_rows(world)
+
+
 # -- processes that have ended -------------------------------------------------------------------
 
 

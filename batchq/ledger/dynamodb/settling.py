@@ -67,11 +67,14 @@ class Settling:
         row = self._complete(key, result)
         if row is not None:
             return row
-        # It may be this very result that is there already, or lie apart.
+        # It may be this very result that is there already, or lie apart, or have lain apart
+        # until an enqueue brought its version back.
         found = read_items(self._calls, self._keys, [result.item_id]).get(result.item_id)
-        if found is not None and found.apart and found.held_under(result.token):
+        if found is None:
+            return None
+        if found.held_under(result.token):
             return self._complete(found.lies_at(self._keys), result) or self._commit_one(result)
-        if found and found.committed_under(result.token) and found.sha256 == result.stored.sha256:
+        if found.committed_under(result.token) and found.sha256 == result.stored.sha256:
             return found
         return None
 
