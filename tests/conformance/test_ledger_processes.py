@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchq.errors import UsageError, WorkerReaped
-from batchq.ledger.base import Policy, Role, State, WorkerState
+from batchq.ledger.base import Policy, Reaped, Role, State, WorkerState
 from tests.conformance.world import TTL, World, moved
 
 
@@ -198,3 +198,18 @@ def test_what_a_stopped_worker_released_is_ready_for_others(world: World) -> Non
     world.ledger.stop("w", "end")
     assert world.state("a") is State.DELAYED
     assert world.ledger.counts(world.run).next_due_s == 0
+
+
+def test_a_stop_after_the_reap_gives_nothing_back(world: World) -> None:
+    """What a reaped worker still holds goes back as the loss that it is, page by page."""
+    world.worker("victim")
+    world.enqueue_many(3)
+    world.hold("victim")
+    world.lose("victim", limit=1)
+    before = world.tallies
+    world.ledger.stop("victim", "too late")
+    assert world.tallies == before
+    assert Reaped((), returned=2) == world.ledger.reap("reaper", 10)
+    status = {s.name: s for s in world.ledger.workers(world.run)}["victim"]
+    assert status.state is WorkerState.REAPED
+    assert (world.tallies.lost_leases, world.tallies.interrupted) == (3, 0)
