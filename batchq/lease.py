@@ -49,7 +49,7 @@ class ReleaseReason(StrEnum):
     """Why an item goes back uncharged."""
 
     DRAIN = "drain"
-    """The worker is stopping; the item is ready again at once."""
+    """The worker is stopping; the item is due again at once."""
     CANCELLED = "cancelled"
     """The worker gave the item up for a reason that is not the document's; backs off."""
     STORE = "store_unavailable"

@@ -66,7 +66,7 @@ class Policy:
     dead letter. A charged or backed-off item waits `backoff * 2**(n - 1)`, at most
     `max_backoff`, where n counts its failures or releases. The `max_releases`-th
     release of one item, while its worker commits others, is charged as a failure.
-    `max_ttl` is the longest legal TTL: an expiry further ahead is pulled back to it.
+    `max_ttl` is the longest TTL that a process may register or beat with.
     """
 
     max_failures: int = 3
@@ -113,9 +113,9 @@ class Run:
 class Tallies:
     """Counters that move in the transaction that moves the items.
 
-    The first seven are numbers of items now in a state (`ready` with the delayed
-    ones; `empty` is part of `completed`; `total` without the superseded). The rest
-    count events: `known`, enqueue requests that named a known item; `adopted`,
+    Up to `superseded` they are numbers of items now in a state (`ready` with the
+    delayed ones; `empty` is part of `completed`; `total` without the superseded). The
+    rest count events: `known`, enqueue requests that named a known item; `adopted`,
     `divergent`, `fenced`, see `Result` and `commit`; `attempts`, claims of items;
     `lost_leases`, items reaped; `interrupted`, items released by a drain;
     `failures`, charged returns.

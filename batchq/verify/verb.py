@@ -48,7 +48,6 @@ COUNTED = (
 Progress = Callable[[str, int, int | None], None]
 """Hears what is being looked at, how many so far and of how many."""
 
-
 Operator = Callable[[], AbstractContextManager[str]]
 """Registers a process for as long as the context lasts; its name."""
 

@@ -62,8 +62,8 @@ class ItemRow:
 
     `rev` grows by one with each change of state: writes are made on condition of it.
     `apart`: it lies beside the current row of its document, not in its place.
-    `versions` of the document's current row: the
-    ordinals of all its versions as JSON, where there is more than one.
+    `versions`, in the document's current row: the ordinals of all its versions as JSON,
+    where there is more than one.
     """
 
     digest: int

@@ -165,7 +165,7 @@ class Transaction:
         *,
         new_only: bool = False,
     ) -> int:
-        """Insert many rows, with `new_only` those not known yet; how many there were."""
+        """Insert many rows, with `new_only` those not known yet; how many it inserted."""
         if not rows:
             return 0
         if self.dialect is SQLITE:

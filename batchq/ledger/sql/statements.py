@@ -1,4 +1,4 @@
-"""Every statement of the SQL ledger, by name.
+"""The statements of the SQL ledger, by name; those of the common case stand in `hot`.
 
 Parameters are written `:name`. Where SQLite and PostgreSQL differ, a word behind a
 dollar sign stands for each one's own (`dialect`):
