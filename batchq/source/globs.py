@@ -57,7 +57,10 @@ def _translate(pattern: str, hidden: bool) -> str:
     try:
         re.compile(regex)
     except re.error as error:
-        raise UsageError(f"pattern {pattern!r} cannot be read: {error}") from None
+        raise UsageError(
+            f"pattern {pattern!r} cannot be read: {error}",
+            hint="write a range as [a-z], its lower end first",
+        ) from None
     return regex
 
 
@@ -78,7 +81,10 @@ def _translate_name(part: str, pattern: str) -> str:
         elif character == "[":
             end = part.find("]", index + 2 if part[index : index + 1] == "!" else index + 1)
             if end < 0:
-                raise UsageError(f"pattern {pattern!r} has a '[' without its ']'")
+                raise UsageError(
+                    f"pattern {pattern!r} has a '[' without its ']'",
+                    hint="close it, or write [[] for the character itself",
+                )
             pieces[-1] += _translate_class(part[index:end])
             index = end + 1
         else:

@@ -94,7 +94,12 @@ def judge(url: str, error: BaseException) -> Verdict:
             hint="check that the server runs and that host, port and network are right",
         )
     else:
-        return Verdict(BatchqError(f"the ledger {url} refused a statement: {said} ({state})"))
+        return Verdict(
+            BatchqError(
+                f"the ledger {url} refused a statement: {said} ({state})",
+                hint="this is a statement that the server does not understand: report it",
+            )
+        )
     return Verdict(error_now, pause=0.5 * random_fraction())
 
 

@@ -20,7 +20,6 @@ from batchq.errors import (
 )
 from batchq.ledger.sql.dialect import SQLITE
 from batchq.ledger.sql.verdict import Verdict
-from batchq.mounts import network_filesystem
 
 __all__ = ["Sqlite"]
 
@@ -139,12 +138,12 @@ class Sqlite:
             what = "removed" if found is None else "replaced by another file"
             raise BatchqError(
                 f"the ledger {self.path} was {what} while this process works on it",
-                hint="put it back, or begin anew with `batchq enqueue`: results that were "
-                "stored are found there; stop every worker before a ledger is moved",
+                hint="put it back, or begin anew with `batchq enqueue`, which computes every "
+                "result again; stop every worker before a ledger is moved",
             )
 
     def _refuse_network(self) -> None:
-        kind = network_filesystem(self.path.parent, mounts.MOUNTS)
+        kind = mounts.network_filesystem(self.path.parent, mounts.MOUNTS)
         if kind is not None:
             raise UsageError(
                 f"the ledger {self.path} would lie on a network file system ({kind}), "
@@ -178,7 +177,10 @@ class Sqlite:
             )
         if name.startswith("SQLITE_CANTOPEN"):
             if os.access(self.path, os.R_OK) and os.access(self.path.parent, os.W_OK | os.X_OK):
-                return LedgerUnreachable(f"the ledger {self.path} cannot be opened: {said}")
+                return LedgerUnreachable(
+                    f"the ledger {self.path} cannot be opened: {said}",
+                    hint="check its disk, and how many files this process may open (ulimit -n)",
+                )
             return AccessDenied(
                 f"the ledger {self.path} cannot be opened: permission denied",
                 hint="give this user access to the file and to its folder",
@@ -197,4 +199,7 @@ class Sqlite:
             return LedgerNotInitialised(
                 f"{self.path} holds no batchq ledger ({said})", hint="run `batchq init`"
             )
-        return LedgerUnreachable(f"the ledger {self.path} failed: {said} ({name})")
+        return LedgerUnreachable(
+            f"the ledger {self.path} failed: {said} ({name})",
+            hint="check the disk that it lies on, and repeat the command",
+        )
