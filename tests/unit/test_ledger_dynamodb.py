@@ -24,7 +24,7 @@ from batchq.lease import Failure, Held
 from batchq.ledger.base import Role
 from batchq.ledger.dynamodb import DynamoLedger
 from batchq.ledger.dynamodb.bundles import BUNDLE, offer
-from batchq.ledger.dynamodb.calls import PATIENCE, Calls, ConditionFailed, ServerTime, connect
+from batchq.ledger.dynamodb.calls import PATIENCE, Calls, connect
 from batchq.ledger.dynamodb.fleet import entry
 from batchq.ledger.dynamodb.keys import (
     Keys,
@@ -33,6 +33,8 @@ from batchq.ledger.dynamodb.keys import (
     item_id,
     ordinal_of,
 )
+from batchq.ledger.dynamodb.refusals import ConditionFailed
+from batchq.ledger.dynamodb.server_time import ServerTime
 from batchq.ledger.dynamodb.table import Address
 from batchq.ledger.dynamodb.wire import write
 from batchq.result import Result, Stored

@@ -1,4 +1,4 @@
-"""Requests to DynamoDB: sent again where that can help, and each error by its name.
+"""Requests to DynamoDB, sent again where that can help.
 
 The SDK signs and connects; what happens after a failure is decided here. A write whose
 answer was lost may have taken effect: transactions carry a token under which the server
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -21,17 +20,13 @@ from botocore.parsers import ResponseParserError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from batchq.clock import Clock, random_hex
-from batchq.errors import (
-    AccessDenied,
-    BatchqError,
-    LedgerNotInitialised,
-    LedgerUnreachable,
-    UsageError,
-)
+from batchq.errors import AccessDenied, LedgerUnreachable, UsageError
+from batchq.ledger.dynamodb.refusals import CREDENTIALS, ConditionFailed, Passing, explain
+from batchq.ledger.dynamodb.server_time import ServerTime
 from batchq.ledger.dynamodb.wire import Key, Wire, from_wire, to_wire, write
 from batchq.redact import redact
 
-__all__ = ["Calls", "ConditionFailed", "Refused", "connect"]
+__all__ = ["PARALLEL", "PATIENCE", "Calls", "connect"]
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -45,73 +40,7 @@ PARALLEL = 16
 
 BATCH_GET = 100
 
-PASSING = frozenset(
-    {
-        "InternalServerError",
-        "InternalFailure",
-        "ServiceUnavailable",
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "Throttling",
-        "ThrottlingException",
-        "LimitExceededException",
-        # Another transaction is at work on the row, or on this very request.
-        "TransactionConflictException",
-        "TransactionInProgressException",
-        "TransactionConflict",
-        "ThrottlingError",
-        "ProvisionedThroughputExceeded",
-    }
-)
-"""Answers, and reasons of cancelled transactions, that a moment later may be another."""
-
-_CREDENTIALS = "set the AWS credentials of this machine, by a role, a profile or AWS_ACCESS_KEY_ID"
-
-DENIED = {
-    "AccessDeniedException": "grant what docs/ledgers.md lists for this table",
-    "ExpiredTokenException": "get new credentials from whatever issued these and start again",
-    "ExpiredToken": "get new credentials from whatever issued these and start again",
-    "IncompleteSignature": _CREDENTIALS,
-    "InvalidSignatureException": "set the right AWS_SECRET_ACCESS_KEY, and this machine's clock: "
-    "signatures more than 15 minutes off are refused",
-    "MissingAuthenticationToken": _CREDENTIALS,
-    "MissingAuthenticationTokenException": _CREDENTIALS,
-    "NotAuthorized": _CREDENTIALS,
-    "OptInRequired": "this account may not use DynamoDB in this region",
-    "UnrecognizedClientException": "set the right AWS_ACCESS_KEY_ID or AWS_PROFILE, and its "
-    "AWS_SESSION_TOKEN where it has one",
-}
-
-NO_ANSWER = (
-    sdk.ConnectionError,
-    sdk.HTTPClientError,
-    sdk.ConnectTimeoutError,
-    sdk.ReadTimeoutError,
-    sdk.EndpointConnectionError,
-    ResponseParserError,
-)
-
-
-class ConditionFailed(Exception):
-    """The row is not as the write demanded, or one of a transaction's rows.
-
-    `repeated`: the request had been sent before, without an answer, and may have taken
-    effect then.
-    """
-
-    repeated = False
-
-
-class Refused(Exception):
-    """The server's last word on a request that no other rule explains, by its code."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-
-
-class _Passing(Exception):
-    """No answer, or one that asks to come again."""
+NO_ANSWER = (sdk.ConnectionError, sdk.HTTPClientError, ResponseParserError)
 
 
 def connect(region: str | None) -> Any:
@@ -132,7 +61,7 @@ def connect(region: str | None) -> Any:
             hint="write it into the address: dynamodb://TABLE?region=eu-west-1",
         ) from None
     except (sdk.ProfileNotFound, sdk.ConfigParseError) as error:
-        raise UsageError(f"the SDK's configuration: {error}", hint=_CREDENTIALS) from None
+        raise UsageError(f"the SDK's configuration: {error}", hint=CREDENTIALS) from None
 
 
 class Calls:
@@ -186,7 +115,7 @@ class Calls:
     def ask(self, operation: str, **request: Any) -> Any:
         """One request and its answer. Raises ConditionFailed, Refused or a BatchqError."""
         attempts = Retrying(
-            retry=retry_if_exception_type(_Passing),
+            retry=retry_if_exception_type(Passing),
             stop=stop_after_delay(self._patience),
             wait=wait_random_exponential(multiplier=0.02, max=1.0),
             reraise=True,
@@ -196,7 +125,7 @@ class Calls:
         except ConditionFailed as error:
             error.repeated = attempts.statistics.get("attempt_number", 1) > 1
             raise
-        except _Passing as error:
+        except Passing as error:
             raise LedgerUnreachable(
                 f"{self.url}: {operation} was not answered for {self._patience:g} s: {error}",
                 hint="see whether the endpoint is reachable and the table is throttled",
@@ -207,40 +136,16 @@ class Calls:
         try:
             answer = getattr(self.client, operation)(**request)
         except sdk.ClientError as error:
-            raise self._explain(operation, error.response) from None
+            raise explain(self.url, self.table, operation, error.response) from None
         except (sdk.NoCredentialsError, sdk.PartialCredentialsError) as error:
-            raise AccessDenied(f"{self.url}: {error}", hint=_CREDENTIALS) from None
+            raise AccessDenied(f"{self.url}: {error}", hint=CREDENTIALS) from None
         except (sdk.CredentialRetrievalError, sdk.TokenRetrievalError, sdk.SSOError) as error:
-            raise AccessDenied(redact(f"{self.url}: {error}"), hint=_CREDENTIALS) from None
+            raise AccessDenied(redact(f"{self.url}: {error}"), hint=CREDENTIALS) from None
         except NO_ANSWER as error:
-            raise _Passing(redact(str(error))) from None
+            raise Passing(redact(str(error))) from None
         headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         self.server_time.seen(headers.get("date", ""), sent, self._clock.monotonic())
         return answer
-
-    def _explain(self, operation: str, response: Any) -> Exception:
-        code = str(response.get("Error", {}).get("Code", ""))
-        message = redact(str(response.get("Error", {}).get("Message", "")))
-        status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        said = f"{self.url}: {operation} was answered {code}: {message}"
-        if code == "ConditionalCheckFailedException":
-            return ConditionFailed(message)
-        if code == "TransactionCanceledException":
-            reasons = {
-                str(reason.get("Code")) for reason in response.get("CancellationReasons", ())
-            }
-            if reasons & {"ConditionalCheckFailed", "DuplicateItem"}:
-                return ConditionFailed(message)
-            if reasons & PASSING:
-                return _Passing(f"{code}: {', '.join(sorted(reasons - {'None'}))}")
-            return BatchqError(said)
-        if code in ("ResourceNotFoundException", "TableNotFoundException"):
-            return not_initialised(self.url, self.table)
-        if code in DENIED:
-            return AccessDenied(said, hint=DENIED[code])
-        if code in PASSING or status >= 500:
-            return _Passing(f"{code}: {message}")
-        return Refused(code, said)
 
     # -- rows ----------------------------------------------------------------------------
 
@@ -345,42 +250,5 @@ class Calls:
                 raise
 
 
-def not_initialised(url: str, table: str) -> LedgerNotInitialised:
-    return LedgerNotInitialised(
-        f"there is no table {table} for {url}",
-        hint=f"create it: batchq init --ledger '{url}'; or correct the name, the region or "
-        "AWS_ENDPOINT_URL_DYNAMODB",
-    )
-
-
 def _place(key: Key) -> Wire:
     return {"pk": to_wire(key[0]), "sk": to_wire(key[1])}
-
-
-class ServerTime:
-    """The server's clock as its answers show it, against the monotonic clock here.
-
-    Each answer bounds the distance between the two: its `Date`, in whole seconds, was read
-    after the request was sent and before the answer came.
-    """
-
-    def __init__(self) -> None:
-        self._low, self._high = float("-inf"), float("inf")
-
-    def seen(self, date: str, sent: float, received: float) -> None:
-        try:
-            second = parsedate_to_datetime(date).timestamp()
-        except (ValueError, TypeError):
-            return
-        low, high = second - received, second + 1 - sent
-        if low > self._high or high < self._low:
-            # The server's clock was set, or another server answers.
-            self._low, self._high = low, high
-        else:
-            self._low, self._high = max(low, self._low), min(high, self._high)
-
-    def at(self, monotonic: float) -> float | None:
-        """Unix seconds at this moment, or none before the first answer."""
-        if self._high == float("inf"):
-            return None
-        return monotonic + (self._low + self._high) / 2

@@ -18,10 +18,11 @@ from batchq.errors import WorkerReaped
 from batchq.lease import Lease
 from batchq.ledger.dynamodb import ended
 from batchq.ledger.dynamodb.bundles import Bundle, walk
-from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
+from batchq.ledger.dynamodb.calls import Calls
 from batchq.ledger.dynamodb.fleet import LeaseRow, Process, entry, entry_id, entry_rev
 from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import INDEX, Keys, document_of, item_id, ordinal_of
+from batchq.ledger.dynamodb.refusals import ConditionFailed
 from batchq.ledger.dynamodb.unit import Unit, read_items, together
 from batchq.ledger.dynamodb.wire import Key, absent, equal, write
 from batchq.ledger.records import ISOLATED_LOSSES, State, WorkerState, lease_cap

@@ -15,10 +15,11 @@ from batchq.errors import UsageError
 from batchq.item import NewItem
 from batchq.ledger.dynamodb import ended, items
 from batchq.ledger.dynamodb.bundles import rows_for
-from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
+from batchq.ledger.dynamodb.calls import Calls
 from batchq.ledger.dynamodb.fleet import Answer, Process
 from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import Keys, Ranks, item_id
+from batchq.ledger.dynamodb.refusals import ConditionFailed
 from batchq.ledger.dynamodb.unit import PER_PROCESS, Unit, current_rows
 from batchq.ledger.dynamodb.wire import equal
 from batchq.ledger.records import Enqueued, State

@@ -13,18 +13,12 @@ from batchq.item import NewItem
 from batchq.lease import Failure, Held, Lease, ReleaseReason
 from batchq.ledger.contact import Contact
 from batchq.ledger.dynamodb import ended, enqueueing, reading, reaping, runs, table
-from batchq.ledger.dynamodb.calls import (
-    PARALLEL,
-    PATIENCE,
-    Calls,
-    ConditionFailed,
-    Refused,
-    connect,
-)
+from batchq.ledger.dynamodb.calls import PARALLEL, PATIENCE, Calls, connect
 from batchq.ledger.dynamodb.claiming import Claiming
 from batchq.ledger.dynamodb.fleet import Process, newcomer
 from batchq.ledger.dynamodb.keys import Keys, RandomRanks, Ranks, name_key
 from batchq.ledger.dynamodb.reaping import Ending, Watch
+from batchq.ledger.dynamodb.refusals import ConditionFailed, Refused
 from batchq.ledger.dynamodb.settling import Settling
 from batchq.ledger.dynamodb.unit import current_rows
 from batchq.ledger.dynamodb.wire import absent, present, write

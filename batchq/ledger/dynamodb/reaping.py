@@ -18,11 +18,12 @@ from batchq.clock import random_hex
 from batchq.lease import ReleaseReason
 from batchq.ledger.contact import Contact
 from batchq.ledger.dynamodb import items
-from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
+from batchq.ledger.dynamodb.calls import Calls
 from batchq.ledger.dynamodb.ended import put_away
 from batchq.ledger.dynamodb.fleet import Beat, LeaseRow, Process, entry_rev
 from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import INDEX, Keys
+from batchq.ledger.dynamodb.refusals import ConditionFailed
 from batchq.ledger.dynamodb.settling import pages
 from batchq.ledger.dynamodb.unit import Unit, read_items, together, unit_items
 from batchq.ledger.dynamodb.wire import Key, absent, equal, present, write

@@ -8,8 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 from batchq.clock import random_hex
-from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
+from batchq.ledger.dynamodb.calls import Calls
 from batchq.ledger.dynamodb.keys import run_key
+from batchq.ledger.dynamodb.refusals import ConditionFailed
 from batchq.ledger.dynamodb.wire import absent
 from batchq.ledger.records import Run
 from batchq.result import canonical_json, slug

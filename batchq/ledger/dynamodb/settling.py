@@ -14,10 +14,11 @@ from typing import TypeVar
 from batchq.clock import random_hex
 from batchq.lease import Failure, Held, ReleaseReason
 from batchq.ledger.dynamodb import ended, items
-from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
+from batchq.ledger.dynamodb.calls import Calls
 from batchq.ledger.dynamodb.fleet import Process
 from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import INDEX, Keys, document_of, ordinal_of
+from batchq.ledger.dynamodb.refusals import ConditionFailed
 from batchq.ledger.dynamodb.unit import Unit, read_items, together, unit_items
 from batchq.ledger.dynamodb.wire import Key, absent, equal, write
 from batchq.ledger.records import Committed, CommittedResult, Failed, Policy, State

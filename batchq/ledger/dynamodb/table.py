@@ -19,8 +19,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from batchq.clock import Clock
 from batchq.errors import LedgerNotInitialised, LedgerUnreachable, UsageError
-from batchq.ledger.dynamodb.calls import Calls, ConditionFailed, Refused, not_initialised
+from batchq.ledger.dynamodb.calls import Calls
 from batchq.ledger.dynamodb.keys import INDEX, SCHEMA_KEY
+from batchq.ledger.dynamodb.refusals import ConditionFailed, Refused, not_initialised
 from batchq.ledger.dynamodb.wire import absent
 from batchq.redact import redact
 

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 from batchq.clock import random_hex
 from batchq.ledger.dynamodb import bundles, ended
-from batchq.ledger.dynamodb.calls import Calls, ConditionFailed
+from batchq.ledger.dynamodb.calls import Calls
 from batchq.ledger.dynamodb.fleet import LeaseRow, entry
 from batchq.ledger.dynamodb.items import ItemRow, committed
 from batchq.ledger.dynamodb.keys import Keys, RandomRanks, Ranks, document_of
+from batchq.ledger.dynamodb.refusals import ConditionFailed
 from batchq.ledger.dynamodb.wire import Condition, Key, absent, equal, write
 from batchq.ledger.records import State
 
