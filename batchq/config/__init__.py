@@ -32,8 +32,8 @@ ENVIRONMENT = "BATCHQ_"
 T = TypeVar("T")
 
 
-def _setting(default: T, kind: Kind, help: str, *, unset: str = "auto") -> T:
-    metadata = {"kind": kind, "help": help, "unset": unset}
+def _setting(default: T, kind: Kind, *, unset: str = "auto") -> T:
+    metadata = {"kind": kind, "unset": unset}
     declared: T = field(default=default, metadata=metadata)
     return declared
 
@@ -49,8 +49,9 @@ class Config:
     run: str = _setting(
         "default",
         text("1 to 100 characters other than control characters", r"[^\x00-\x1f\x7f]{1,100}"),
-        "The run: a named set of items with one processing version.",
     )
+    """The run: a named set of items with one processing version."""
+
     ledger: str = _setting(
         "sqlite:///batchq-data/ledger.db",
         text(
@@ -58,103 +59,94 @@ class Config:
             "dynamodb://TABLE?region=REGION",
             r"sqlite:///\S.*|(postgres(ql)?|dynamodb)://\S+",
         ),
-        "The ledger: sqlite:///FILE, postgresql://… or dynamodb://TABLE?region=….",
     )
+    """The ledger: sqlite:///FILE, postgresql://… or dynamodb://TABLE?region=…."""
+
     results: str = _setting(
         "batchq-data/results",
         text("a folder or s3://BUCKET/PREFIX", r"s3://[^/\s][^\x00]*|(?![a-z0-9+]+://)[^\x00]+"),
-        "Where results lie: a folder, or s3://bucket/prefix.",
     )
+    """Where results lie: a folder, or s3://bucket/prefix."""
+
     processor: str = _setting(
-        "embed",
-        text("a kind such as embed or stats, or module:Class", r"[\w.-]+(:\w+)?"),
-        "What is done to each document: embed, stats, or module:Class.",
+        "embed", text("a kind such as embed or stats, or module:Class", r"[\w.-]+(:\w+)?")
     )
+    """What is done to each document: embed, stats, or module:Class."""
+
     model: str | None = _setting(
-        None,
-        text("a name, an id or a folder", r"[^\x00-\x1f\x7f]+"),
-        "The model: a folder, or a name known to the processor.",
-        unset="the processor's own",
+        None, text("a name, an id or a folder", r"[^\x00-\x1f\x7f]+"), unset="the processor's own"
     )
-    layout: str = _setting(
-        "item",
-        text("`item` or `shard`", "item|shard"),
-        "Layout of the results, fixed when the run is created: item or shard.",
-    )
+    """The model: a folder, or a name known to the processor."""
+
+    layout: str = _setting("item", text("`item` or `shard`", "item|shard"))
+    """Layout of the results, fixed when the run is created: item or shard."""
+
     device: str = _setting(
-        "auto",
-        text("auto, cpu, cuda, cuda:N or mps", r"auto|cpu|mps|cuda(:\d+)?"),
-        "Where the model runs: auto, cpu, cuda, cuda:1, mps.",
+        "auto", text("auto, cpu, cuda, cuda:N or mps", r"auto|cpu|mps|cuda(:\d+)?")
     )
-    lease_ttl: float = _setting(
-        60.0,
-        duration(0.5, 3600),
-        "How long a worker may give no sign of life before others take over.",
-    )
-    claim: int | None = _setting(
-        None, or_word("auto", count(1)), "Documents claimed at a time; auto follows their cost."
-    )
+    """Where the model runs: auto, cpu, cuda, cuda:1, mps."""
+
+    lease_ttl: float = _setting(60.0, duration(0.5, 3600))
+    """How long a worker may give no sign of life before others take over."""
+
+    claim: int | None = _setting(None, or_word("auto", count(1)))
+    """Items a claim; auto follows their cost."""
+
     notice: str = _setting(
         "auto",
         text(
             "auto, none, or some of ec2, sqs, gcp, azure with commas between",
             r"auto|none|(ec2|sqs|gcp|azure)(,(ec2|sqs|gcp|azure))*",
         ),
-        "Interruption notices to watch for: auto, none, or ec2,sqs,gcp,azure.",
     )
-    notice_window: float | None = _setting(
-        None,
-        or_word("auto", duration(0.5, 3600)),
-        "Time assumed between a notice that names no deadline and the end.",
-    )
-    notice_interval: float | None = _setting(
-        None,
-        or_word("auto", duration(0.5, 300)),
-        "How often a platform's metadata is asked; auto is each platform's own.",
-    )
+    """Interruption notices to watch for: auto, none, or ec2,sqs,gcp,azure."""
+
+    notice_window: float | None = _setting(None, or_word("auto", duration(0.5, 3600)))
+    """Time assumed between a notice that names no deadline and the end."""
+
+    notice_interval: float | None = _setting(None, or_word("auto", duration(0.5, 300)))
+    """How often a platform's metadata is asked; auto is each platform's own."""
+
     notice_queue: str | None = _setting(
-        None,
-        text("the URL of an SQS queue", r"https?://\S+"),
-        "The SQS queue that EventBridge puts this account's spot notices into.",
-        unset="none",
+        None, text("the URL of an SQS queue", r"https?://\S+"), unset="none"
     )
+    """The SQS queue that EventBridge puts this account's spot notices into."""
+
     azure_metadata_endpoint: str | None = _setting(
         None,
         text("an address such as http://169.254.169.254", r"https?://\S+"),
-        "Where Azure's instance metadata answers, if not at its usual address.",
         unset="the usual address",
     )
-    drain_on_rebalance: bool = _setting(
-        False,
-        switch(),
-        "Whether EC2's recommendation to rebalance stops a worker.",
-    )
-    expected_uptime: float = _setting(
-        5 * 3600.0,
-        duration(60, 30 * 86400),
-        "Mean time to an interruption; the rarer they are, the seldomer results are flushed.",
-    )
-    max_failures: int = _setting(3, count(1), "Charged failures after which an item is given up.")
-    max_losses: int = _setting(
-        3, count(1), "Workers that an item may take down alone before it is given up."
-    )
-    stall_timeout: float = _setting(
-        600.0, duration(1, 86400), "How long a pipeline may stand still before its process ends."
-    )
-    flush_items: int | None = _setting(
-        None, or_word("auto", count(1)), "Results committed at a time; auto follows measured cost."
-    )
+    """Where Azure's instance metadata answers, if not at its usual address."""
+
+    drain_on_rebalance: bool = _setting(False, switch())
+    """Whether EC2's recommendation to rebalance stops a worker."""
+
+    expected_uptime: float = _setting(5 * 3600.0, duration(60, 30 * 86400))
+    """Mean time to an interruption; the rarer they are, the seldomer results are flushed."""
+
+    max_failures: int = _setting(3, count(1))
+    """Charged failures after which an item is given up."""
+
+    max_losses: int = _setting(3, count(1))
+    """Workers that an item may take down alone before it is given up."""
+
+    stall_timeout: float = _setting(600.0, duration(1, 86400))
+    """How long the pipeline may stand still before its process ends."""
+
+    flush_items: int | None = _setting(None, or_word("auto", count(1)))
+    """Results a commit; auto follows what one was measured to cost."""
+
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A declared setting, as commands and documentation want to know it."""
+    """A declared setting: what it may be, and what is shown where it is not set."""
 
     name: str
     kind: Kind
     default: Any
-    help: str
     unset: str
 
     @property
@@ -167,13 +159,7 @@ class Setting:
 
 
 SETTINGS: Mapping[str, Setting] = {
-    each.name: Setting(
-        each.name,
-        each.metadata["kind"],
-        each.default,
-        each.metadata["help"],
-        each.metadata["unset"],
-    )
+    each.name: Setting(each.name, each.metadata["kind"], each.default, each.metadata["unset"])
     for each in fields(Config)
     if each.metadata
 }
