@@ -8,7 +8,6 @@ removed again where this role may.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from batchq.errors import (
 )
 from batchq.inference.weights import ModelNotFound, hub_cache
 from batchq.ledger.base import Ledger, Run
-from batchq.mounts import lifetime
+from batchq.mounts import free_bytes, lifetime
 from batchq.result import sha256_hex
 from batchq.store.base import Store, StoreError
 
@@ -247,7 +246,7 @@ class _Doctor:
         except ModelNotFound as error:
             if forbidden:
                 raise
-            free = shutil.disk_usage(_existing(hub_cache())).free
+            free = free_bytes(hub_cache())
             text = f"{error.message.splitlines()[0]}; {_size(free)} are free where it would go"
             advice = (
                 f"a worker fetches it when it starts, if the network lets it; else {error.hint}"
@@ -310,12 +309,6 @@ def _fetching_nothing() -> Iterator[bool]:
             del os.environ["HF_HUB_OFFLINE"]
         else:
             os.environ["HF_HUB_OFFLINE"] = before
-
-
-def _existing(folder: Path) -> Path:
-    while not folder.exists():
-        folder = folder.parent
-    return folder
 
 
 def _size(number: int) -> str:

@@ -1,16 +1,25 @@
-"""Which file system a folder lies on, and what would take it away.
+"""Which file system a folder lies on, what would take it away, and what room it has.
 
-Read from the kernel's own tables (proc(5), sysfs(5)); where there are none, nothing is
-known, and unknown is said to be unknown.
+The first two are read from the kernel's own tables (proc(5), sysfs(5)); where there are
+none, nothing is known, and unknown is said to be unknown.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MOUNTS", "Lifetime", "Mount", "lifetime", "mount_of", "network_filesystem"]
+__all__ = [
+    "MOUNTS",
+    "Lifetime",
+    "Mount",
+    "free_bytes",
+    "lifetime",
+    "mount_of",
+    "network_filesystem",
+]
 
 MOUNTS = Path("/proc/self/mountinfo")
 BLOCK_DEVICES = Path("/sys/dev/block")
@@ -94,6 +103,13 @@ def lifetime(folder: Path, mounts: Path = MOUNTS, devices: Path = BLOCK_DEVICES)
     if _EBS in model:
         return Lifetime("an EBS volume, gone with the instance if DeleteOnTermination is set", None)
     return Lifetime(f"a disk of this machine ({mount.kind})", None)
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that are free where `folder` is, or will be once it is created."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 def _model(device: Path) -> str:

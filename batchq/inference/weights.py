@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from batchq.errors import BatchqError, UsageError
 from batchq.inference.model_files import is_complete, refuse_unsafe
+from batchq.mounts import free_bytes
 
 __all__ = ["ModelFolder", "ModelNotFound", "find_model", "hub_cache"]
 
@@ -172,7 +172,7 @@ class _Search:
             try:
                 plan: Any = snapshot_download(repository, dry_run=True, **what)
                 needed = sum(file.file_size or 0 for file in plan if file.will_download)
-                free = _free(hub_cache())
+                free = free_bytes(hub_cache())
                 if needed > free:
                     self.tried.append(
                         f"hub {repository}: {needed / 1e6:,.1f} MB are needed in {hub_cache()}, "
@@ -213,13 +213,6 @@ def hub_cache() -> Path:
         if value := os.environ.get(variable):
             return Path(value).expanduser() / inner
     return Path("~/.cache/huggingface/hub").expanduser()
-
-
-def _free(folder: Path) -> int:
-    """Bytes that are free where `folder` is, or will be."""
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
 
 
 def _offline() -> bool:

@@ -189,7 +189,7 @@ def test_offline_means_offline(hub: Hub, tmp_path: Path) -> None:
 
 def test_a_model_is_not_fetched_where_it_does_not_fit(hub: Hub, tmp_path: Path) -> None:
     """The disk is looked at before the first byte comes: a full one would stop others too."""
-    full = "import batchq.inference.weights as w; w._free = lambda folder: 5"
+    full = "import batchq.inference.weights as w; w.free_bytes = lambda folder: 5"
     error = find(hub, tmp_path, "'encoder'", first=full)["error"]
     assert "MB are needed" in error
     assert "0.0 MB are free" in error
