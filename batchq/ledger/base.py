@@ -7,9 +7,9 @@ arguments when its answer was lost; a verb that gets no answer raises `LedgerUnr
 `ledger.memory` is the reference: where this text leaves a question open, its
 behaviour is the answer, and `tests/conformance/` asks every backend the same.
 
-    enqueue → ready ⇄ delayed → leased → completed
-                                       ↘ delayed (fail, release, reap)
-                                       ↘ dead_lettered → delayed (retry)
+    enqueue → ready → leased → completed
+            delayed ↗        ↘ delayed (fail, release, reap)
+                             ↘ dead_lettered → delayed (retry)
     any of these but completed → superseded → delayed (enqueued again)
     completed → delayed (reopen)
 
