@@ -24,7 +24,7 @@ from batchq.clock import random_hex
 from batchq.errors import LedgerUnreachable
 from batchq.lease import Failure, Lease, ReleaseReason
 from batchq.ledger.base import Committed, Failed, Reaped, Role
-from batchq.ledger.sql import SqlLedger, holding, hot, postgresql_refusals, statements
+from batchq.ledger.sql import SqlLedger, holding, hot_postgresql, postgresql_refusals, statements
 from batchq.ledger.sql.names import STATE_TABLES
 from tests.conformance.backends import SqlBackend
 from tests.conformance.recount import recount
@@ -425,10 +425,10 @@ def test_a_ledger_without_its_guards_against_late_claims_is_caught(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """These tests can fail: each of the two guards is missed."""
-    blind = hot._CLAIM.replace("me.last_token IS NOT DISTINCT FROM :last AND ", "")
-    assert blind != hot._CLAIM
+    blind = hot_postgresql._CLAIM.replace("me.last_token IS NOT DISTINCT FROM :last AND ", "")
+    assert blind != hot_postgresql._CLAIM
     with monkeypatch.context() as patch:
-        patch.setattr(hot, "_CLAIM", blind)
+        patch.setattr(hot_postgresql, "_CLAIM", blind)
         with pytest.raises(AssertionError):
             test_a_claim_that_arrives_late_takes_nothing(stage)
     with monkeypatch.context() as patch:

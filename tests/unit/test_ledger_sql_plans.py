@@ -19,7 +19,7 @@ import pytest
 from batchq.clock import ManualClock
 from batchq.ledger.base import Policy
 from batchq.ledger.schema import metadata
-from batchq.ledger.sql import SqlLedger, engine, fresh, hot, statements
+from batchq.ledger.sql import SqlLedger, engine, fresh, hot_postgresql, hot_sqlite, statements
 from tests.ledger_story import repair, tell
 
 # They read all of a run's items, and all of its processes, on purpose.
@@ -97,11 +97,11 @@ def test_sqlite_searches_every_table_by_a_key(
 
 
 SQLITE_PLANS = {
-    hot._READY: [
+    hot_sqlite._READY: [
         "SEARCH r USING PRIMARY KEY (run_id=? AND id>? AND id<?)",
         "SEARCH i USING INTEGER PRIMARY KEY (rowid=?)",
     ],
-    hot._UNREADY: ["SEARCH ready USING PRIMARY KEY (run_id=? AND id>? AND id<?)"],
+    hot_sqlite._UNREADY: ["SEARCH ready USING PRIMARY KEY (run_id=? AND id>? AND id<?)"],
     statements.HELD_BY: [
         "SEARCH leased USING INDEX ix_leased_worker (worker_id=?)",
         "USE TEMP B-TREE FOR ORDER BY",
@@ -124,7 +124,7 @@ def test_a_commit_on_sqlite_searches_each_lease_by_its_key(
     sqlite_connection: sqlite3.Connection,
 ) -> None:
     """However many results one statement keeps, it reads no other lease."""
-    plan = sqlite_plan(sqlite_connection, hot._keep(20), [None] * (20 * 8 + 2))
+    plan = sqlite_plan(sqlite_connection, hot_sqlite._keep(20), [None] * (20 * 8 + 2))
     assert "SEARCH l USING PRIMARY KEY (run_id=? AND id=?)" in plan
     assert not [step for step in plan if step.startswith("SCAN l")]
 
@@ -237,7 +237,7 @@ def used(plan: list[dict[str, Any]]) -> set[tuple[str, str]]:
 
 
 POSTGRES_INDEXES = {
-    hot._CLAIM: {
+    hot_postgresql._CLAIM: {
         ("workers", "uq_workers_name"),
         ("workers", "pk_workers"),
         ("delayed", "ix_delayed_due"),
@@ -245,7 +245,7 @@ POSTGRES_INDEXES = {
         ("ready", "Tid Scan"),
         ("items", "pk_items"),
     },
-    hot._COMMIT: {
+    hot_postgresql._COMMIT: {
         ("workers", "uq_workers_name"),
         ("workers", "pk_workers"),
         ("leased", "pk_leased"),
@@ -288,5 +288,5 @@ def test_a_missing_index_of_postgres_is_noticed(postgres: Any, recorded: Recorde
     postgres.execute("DROP INDEX ix_delayed_due")
     faults = explain_all(postgres, recorded)
     assert recorded[statements.HELD_BY][0] in faults
-    claim = used(postgres_plan(postgres, *recorded[hot._CLAIM]))
-    assert claim != POSTGRES_INDEXES[hot._CLAIM]
+    claim = used(postgres_plan(postgres, *recorded[hot_postgresql._CLAIM]))
+    assert claim != POSTGRES_INDEXES[hot_postgresql._CLAIM]

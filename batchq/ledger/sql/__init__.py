@@ -2,7 +2,7 @@
 
 Read `ledger` for the verbs and `statements` for what the database is asked;
 `holding`, `enqueueing`, `reaping` and `reading` say what each verb does within a
-transaction, `hot` how claim and commit mostly do with less, `process` how items move and
+transaction, `hot` and `fresh` how the common case does with less, `process` how items move and
 are counted, `engine` how transactions run, `upgrade` how the schema comes about, and
 `dialect`, `sqlite` and `postgresql` what is each database's own.
 """

@@ -49,7 +49,7 @@ def claim(
     cursor: Cursor,
     last: str | None,
 ) -> Claimed:
-    """Claim in any case. `last` is as for `hot.claim`."""
+    """Claim in any case. `last` is as for `hot_postgresql.claim`."""
     process = Process(tx, worker)
     if process.state != WorkerState.LIVE:
         raise WorkerReaped(

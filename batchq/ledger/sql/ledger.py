@@ -28,7 +28,16 @@ from batchq.ledger.records import (
     Tallies,
     WorkerStatus,
 )
-from batchq.ledger.sql import enqueueing, fresh, holding, hot, reading, upgrade
+from batchq.ledger.sql import (
+    enqueueing,
+    fresh,
+    holding,
+    hot,
+    hot_postgresql,
+    hot_sqlite,
+    reading,
+    upgrade,
+)
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.dialect import POSTGRESQL
 from batchq.ledger.sql.engine import Database, Driver, Transaction
@@ -63,6 +72,7 @@ class SqlLedger:
         driver = _driver(url)
         self.url = driver.url
         self._database = Database(driver, ledger_clock, patience)
+        self._on_postgresql = driver.dialect is POSTGRESQL
         self._policy = policy or Policy()
         self._clock = clock or SystemClock()
         self._contact = Contact()
@@ -162,7 +172,7 @@ class SqlLedger:
         def whole(tx: Transaction) -> Enqueued:
             return enqueueing.enqueue(tx, self._policy, worker, batch, items, replace=replace)
 
-        if self._database.driver.dialect is not POSTGRESQL:
+        if not self._on_postgresql:
             return self._write(whole)
         if worker not in self._familiar:
             with suppress(hot.Unusual):
@@ -178,8 +188,15 @@ class SqlLedger:
         due = self._due.get((worker, alone), 0)
         cursor = hot.Cursor(self._cursors.get(worker, 0), due)
         last = self._last_tokens.get(worker, "")
+        most = hot.most_losses(alone)
+
+        def claim(tx: Transaction) -> hot.Claimed:
+            if self._on_postgresql:
+                return hot_postgresql.claim(tx, worker, token, limit, most, cursor, last)
+            return hot_sqlite.claim(tx, worker, token, limit, most, cursor)
+
         try:
-            claimed = self._hot(lambda tx: hot.claim(tx, worker, token, limit, alone, cursor, last))
+            claimed = self._hot(claim)
         except hot.Unusual:
             rest = partial(holding.claim, alone=alone, cursor=cursor, last=last)
             claimed = self._write(lambda tx: rest(tx, self._policy, worker, token, limit))
@@ -192,8 +209,9 @@ class SqlLedger:
         return claimed.lease(token)
 
     def commit(self, worker: str, results: Sequence[Result]) -> Committed:
+        commit = hot_postgresql.commit if self._on_postgresql else hot_sqlite.commit
         try:
-            return self._hot(hot.commit(self._database.driver.dialect, worker, results))
+            return self._hot(commit(worker, hot.in_order(results)))
         except hot.Unusual:
             return self._write(lambda tx: holding.commit(tx, worker, results))
 
@@ -271,9 +289,7 @@ class SqlLedger:
         return self._in_contact(self._database.write, work)
 
     def _hot(self, work: Callable[[Transaction], T]) -> T:
-        if self._database.driver.dialect is POSTGRESQL:
-            return self._single(work)
-        return self._write(work)
+        return self._single(work) if self._on_postgresql else self._write(work)
 
     def _read(self, work: Callable[[Transaction], T]) -> T:
         return self._in_contact(self._database.read, work)

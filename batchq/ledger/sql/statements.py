@@ -1,4 +1,4 @@
-"""The statements of the SQL ledger, by name; those of the common case stand in `hot`.
+"""The statements of the SQL ledger, by name; those of the common case stand with it (`hot`).
 
 Parameters are written `:name`. Where SQLite and PostgreSQL differ, a word behind a
 dollar sign stands for each one's own (`dialect`):
