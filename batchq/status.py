@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from batchq.clock import Clock
-from batchq.errors import ExitCode, WaitTimedOut
+from batchq.errors import WaitTimedOut
 from batchq.ledger.base import Counts, Ledger, Role, Run, WorkerStatus
 from batchq.ledger.history import uptime
 from batchq.words import counted, duration
 
-__all__ = ["outcome", "rate_per_s", "snapshot", "uptime_line", "wait"]
+__all__ = ["rate_per_s", "snapshot", "uptime_line", "wait"]
 
 POLL_S = 1.0
 
@@ -76,11 +76,6 @@ def rate_per_s(workers: Iterable[WorkerStatus], now: float) -> float | None:
         if worker.role is Role.WORKER and worker.alive and now > worker.registered_at
     ]
     return sum(rates) or None
-
-
-def outcome(counts: Counts) -> ExitCode:
-    """The exit code that a run which has ended stands for."""
-    return ExitCode.DEAD_LETTERS if counts.tallies.dead_lettered else ExitCode.OK
 
 
 def wait(

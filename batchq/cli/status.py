@@ -61,7 +61,7 @@ def status(
     from batchq.errors import ExitCode, UsageError
 
     if timeout is not None and not wait:
-        raise UsageError("--timeout says how long to wait, so it needs --wait")
+        raise UsageError("--timeout says how long to wait", hint="give --wait with it")
     try:
         limit = None if timeout is None else seconds(timeout)
     except ValueError:
@@ -94,7 +94,7 @@ def status(
             if wait:
                 counts = report.wait(session.ledger, session.run, clock, limit, each=show_when_due)
                 show_now()
-                return report.outcome(counts)
+                return counts.outcome
             show_now()
             while watch:
                 clock.wait(Event(), refresh)

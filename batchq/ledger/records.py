@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from batchq.errors import ExitCode
 from batchq.result import Stored
 
 __all__ = [
@@ -169,6 +170,11 @@ class Counts:
         """Whether nothing is left to do and nobody alive is about to bring more."""
         remaining = self.tallies.ready + self.tallies.leased
         return self.exact and remaining == 0 and self.enqueuers_alive == 0
+
+    @property
+    def outcome(self) -> ExitCode:
+        """The exit code that a run which is over stands for."""
+        return ExitCode.DEAD_LETTERS if self.tallies.dead_lettered else ExitCode.OK
 
 
 @dataclass(frozen=True, slots=True)

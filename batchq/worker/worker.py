@@ -279,7 +279,7 @@ class _Life:
         counts = self._last.ask(lambda: self._parts.ledger.counts(self._parts.run))
         if counts is None or (self._parts.drain.started and not counts.run_is_over):
             return ExitCode.STOPPED
-        return _finished_code(counts)
+        return counts.outcome
 
     def _reason_to_stop(self) -> str:
         """With what the interruption cost: items given back, and seconds of the drain."""
@@ -313,17 +313,13 @@ def _overtime(drain: Drain, on_overtime: Callable[[str], object]) -> None:
     on_overtime(drain.reason())
 
 
-def _finished_code(counts: Counts) -> ExitCode:
-    return ExitCode.DEAD_LETTERS if counts.tallies.dead_lettered else ExitCode.OK
-
-
 def _nothing_to_do(counts: Counts, events: Events) -> ExitCode:
     tallies = counts.tallies
     if tallies.total == 0:
         reason = "the run is empty: nothing was enqueued"
     else:
         reason = f"nothing to do, of {counted(tallies.total, 'item')} all have ended"
-    code = _finished_code(counts)
+    code = counts.outcome
     log.info("%s", reason)
     events.emit("stopped", reason=reason, exit_code=int(code))
     return code

@@ -138,7 +138,7 @@ def test_waiting_ends_with_the_run() -> None:
 
     counts = status.wait(scene.ledger, scene.run, scene.clock, timeout=10)
 
-    assert status.outcome(counts) is ExitCode.DEAD_LETTERS
+    assert counts.outcome is ExitCode.DEAD_LETTERS
 
 
 def test_waiting_gives_up_after_its_timeout() -> None:
