@@ -39,10 +39,16 @@ def read_file(
     except FileNotFoundError:
         if named is None:
             return {}, {}
-        raise UsageError(f"there is no configuration file {shown}") from None
+        raise UsageError(
+            f"there is no configuration file {shown}",
+            hint="--config or BATCHQ_CONFIG names it, relative to the current folder",
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 ({error.reason})"
-        raise UsageError(f"cannot read the configuration file {shown}: {why}") from None
+        raise UsageError(
+            f"cannot read the configuration file {shown}: {why}",
+            hint="make it readable, and save it as UTF-8",
+        ) from None
     try:
         raw = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -89,7 +89,10 @@ def _pooling(path: Path) -> str:
         if module["type"].endswith(".Pooling"):
             folder = str(module["path"])
             if "/" in folder or folder.startswith("."):
-                raise BatchqError(f"{path / 'modules.json'} points outside the model: {folder}")
+                raise BatchqError(
+                    f"{path / 'modules.json'} points outside the model: {folder}",
+                    hint="fetch the model again",
+                )
             return _pooling_of(path, read_json(path / folder, "config.json"))
     return "mean"
 

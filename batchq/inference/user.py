@@ -255,7 +255,10 @@ def code_version(module: ModuleType) -> str:
             with path.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
         except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from None
+            raise UsageError(
+                f"cannot read {path}: {error.strerror}",
+                hint="make it readable, or move it elsewhere: each file beside the code is digested",
+            ) from None
         count += 1
     if not count:
         raise UsageError(
