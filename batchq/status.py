@@ -1,4 +1,4 @@
-"""What `batchq status` knows: one snapshot of a run, as the JSON document it prints."""
+"""What `batchq status` knows: one snapshot of a run, as it prints it with `--json`."""
 
 from __future__ import annotations
 

@@ -71,7 +71,6 @@ def test_the_snapshot_has_the_documented_shape() -> None:
     snapshot = Scene(3).snapshot()
 
     assert list(snapshot) == [
-        "schema",
         "run",
         "processing_version",
         "exact",
@@ -84,7 +83,6 @@ def test_the_snapshot_has_the_documented_shape() -> None:
         "eta_s",
         "oldest_lease_s",
     ]
-    assert snapshot["schema"] == 1
     assert snapshot["items"] == {
         "total": 3,
         "ready": 3,
