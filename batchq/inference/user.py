@@ -257,7 +257,7 @@ def code_version(module: ModuleType) -> str:
         except OSError as error:
             raise UsageError(
                 f"cannot read {path}: {error.strerror}",
-                hint="make it readable, or move it elsewhere: each file beside the code is digested",
+                hint="make it readable, or move it: every file of the package is digested",
             ) from None
         count += 1
     if not count:
