@@ -1,8 +1,10 @@
-"""Numbers and durations as people read them."""
+"""What people read: numbers, durations, and the name that they may have meant."""
 
 from __future__ import annotations
 
-__all__ = ["counted", "duration"]
+from collections.abc import Sequence
+
+__all__ = ["counted", "did_you_mean", "duration"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -22,3 +24,11 @@ def duration(seconds: float) -> str:
             rest = whole % size // smaller
             return f"{whole // size} {unit}" + (f" {rest} {smaller_unit}" if rest else "")
     return f"{whole} s"
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str | None:
+    """`did you mean X?` for the known name nearest to `name`, if one is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else None

@@ -21,6 +21,7 @@ from batchq.store.base import Store
 __all__ = ["Session", "opened", "settings"]
 
 OPERATOR_TTL_S = 60.0
+"""It does not beat: what it moves is accounted for however long it takes."""
 
 
 @dataclass(frozen=True)

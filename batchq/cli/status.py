@@ -14,8 +14,8 @@ from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, gi
 
 __all__ = ["add_to"]
 
-REFRESH_S = 2.0
-REFRESH_LOG_S = 30.0
+REFRESH_S, REFRESH_LOG_S = 2.0, 30.0
+"""Between two looks of `--watch`: on a terminal or as JSON, and where they pile up."""
 
 
 def add_to(app: typer.Typer) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 TELLING_S = 0.2
+"""How long a last word may keep a process from its end."""
 
 TOLD_BY_THE_BAR = frozenset({"started", "claimed", "committed", "adopted", "stopped"})
 

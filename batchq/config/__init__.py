@@ -20,12 +20,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from batchq.config.file import DEFAULT_FILE, Given, read_file
+from batchq.config.file import Given, read_file
 from batchq.config.kinds import Kind, count, duration, or_word, seconds, switch, text
 from batchq.errors import UsageError
 from batchq.redact import HIDDEN, is_secret_name, redact
 
-__all__ = ["DEFAULT_FILE", "SETTINGS", "Config", "Loaded", "Setting", "load", "seconds"]
+__all__ = ["SETTINGS", "Config", "Loaded", "Setting", "load", "seconds"]
 
 ENVIRONMENT = "BATCHQ_"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
@@ -11,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchq.errors import UsageError
+from batchq.words import did_you_mean
 
-__all__ = ["DEFAULT_FILE", "Given", "read_file"]
+__all__ = ["Given", "read_file"]
 
 DEFAULT_FILE = "batchq.toml"
 
@@ -85,13 +85,11 @@ def read_file(
 def _expect(name: str, known: Sequence[str], where: str) -> None:
     if name in known:
         return
-    near = difflib.get_close_matches(name, known, n=1)
     raise UsageError(
         f"{where}: there is no setting {name!r}",
-        hint=f"did you mean {near[0]}?"
-        if near
-        else f"the settings are {', '.join(known)}, and "
-        "what only a processor knows goes into the table [processor]",
+        hint=did_you_mean(name, known)
+        or f"the settings are {', '.join(known)}, and what only a processor knows goes into the "
+        "table [processor]",
     )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from batchq.errors import UsageError
 from batchq.fingerprint import HINTS
 from batchq.inference.base import Processor
-from batchq.inference.user import did_you_mean, load_processor, refuse_unknown
+from batchq.inference.user import load_processor, refuse_unknown
+from batchq.words import did_you_mean
 
 __all__ = ["KINDS", "build_processor", "full_manifest", "rebuild_processor"]
 

@@ -19,6 +19,7 @@ from typing import Any
 from batchq.errors import BatchqError, ExitCode, UsageError
 from batchq.inference.base import DEFAULT_BATCH_TOKENS, Document, Output, Prepared, Processor
 from batchq.result import canonical_json, slug
+from batchq.words import did_you_mean
 
 __all__ = ["UserProcessor", "code_version", "load_processor", "refuse_unknown"]
 
@@ -150,14 +151,6 @@ def refuse_unknown(kind: str, found: type, parameters: Mapping[str, Any]) -> Non
     ]
     if lacking:
         raise UsageError(f"{kind} needs the parameter {lacking[0]}", hint="set it in [processor]")
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str | None:
-    """`did you mean X?` for the known name nearest to `name`, if one is near."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else None
 
 
 def _import(spec: str, name: str) -> ModuleType:
