@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any
@@ -27,6 +27,10 @@ __all__ = [
 ]
 
 ENVELOPE_SCHEMA = "batchq/1"
+
+MAX_DEPTH = 500
+"""Lists and dicts within each other. Python reads about a thousand, less those that the calls
+of a program take up: a result must be readable wherever it is read, and not just here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,27 +201,33 @@ def canonical_json(value: Any) -> bytes:
     """UTF-8 JSON with sorted keys and no spaces; numbers as Python prints them.
 
     Raises ValueError where JSON cannot say it (NaN, infinity, lone surrogates, keys that
-    are no text), and TypeError on an object that is no JSON at all.
+    are no text, lists within more than MAX_DEPTH others), and TypeError on an object that is
+    no JSON at all.
     """
-    _require_text_keys(value)
+    _require_text_keys(value, MAX_DEPTH)
     try:
         return _CANONICAL.encode(value).encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"text that is not valid Unicode: {error}") from None
 
 
-def _require_text_keys(value: Any) -> None:
+def _require_text_keys(value: Any, depth: int) -> None:
     """A key 10 sorts after 2 but "10" before "2": the bytes would not survive a reading."""
     if isinstance(value, dict):
-        for key, inner in value.items():
+        for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"the key {key!r} is no text")
-            _require_text_keys(inner)
+        inside: Iterable[Any] = value.values()
     elif isinstance(value, (list, tuple)):
-        for inner in value:
-            # Vectors are long, and their numbers need no look.
-            if inner.__class__ is not float:
-                _require_text_keys(inner)
+        inside = value
+    else:
+        return
+    if depth == 0:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    for inner in inside:
+        # Vectors are long, and their numbers need no look.
+        if inner.__class__ is not float:
+            _require_text_keys(inner, depth - 1)
 
 
 def sha256_hex(data: bytes) -> str:

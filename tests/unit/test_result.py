@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -163,6 +164,22 @@ def test_an_object_that_is_no_json_is_a_type_error() -> None:
     """An array of another library has to be made into lists."""
     with pytest.raises(TypeError):
         canonical_json({"a": object()})
+
+
+def test_what_is_written_can_be_read_from_deep_within_a_program() -> None:
+    """Python's parser takes up the same stack as the calls that lead to it."""
+    deepest: Any = 0
+    for _ in range(500):
+        deepest = [deepest]
+    written = canonical_json(deepest)
+
+    def read(below: int) -> Any:
+        return read(below - 1) if below else json.loads(written)
+
+    assert read(300) == deepest
+    for deeper in ([deepest], {"a": deepest}):
+        with pytest.raises(ValueError, match="nested more than 500 deep"):
+            canonical_json(deeper)
 
 
 def test_canonical_json_does_not_depend_on_the_order_of_keys() -> None:
