@@ -131,14 +131,24 @@ def _run(argv: list[str], *, as_json: bool) -> int:
         )
         _show_traceback()
     except Exception as error:
-        failure = BatchqError(
-            f"unexpected {type(error).__name__}: {error}",
-            hint="this is a defect in batchq or in your processor; "
-            "BATCHQ_DEBUG=1 shows where it happened",
-        )
+        failure = _unexpected(error)
         _show_traceback()
     report(failure, as_json=as_json)
     return failure.exit_code
+
+
+def _unexpected(error: Exception) -> BatchqError:
+    if isinstance(error, MemoryError) or str(error) == "can't start new thread":
+        return BatchqError(
+            f"this process gets no more memory or threads: {str(error) or type(error).__name__}",
+            hint="see `ulimit -a` and the limits of its container; BATCHQ_DEBUG=1 shows where it "
+            "happened",
+        )
+    return BatchqError(
+        f"unexpected {type(error).__name__}: {error}",
+        hint="this is a defect in batchq or in your processor; "
+        "BATCHQ_DEBUG=1 shows where it happened",
+    )
 
 
 def _show_traceback() -> None:

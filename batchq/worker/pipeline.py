@@ -102,9 +102,9 @@ class Pipeline:
             threading.Thread(target=self._guard, args=(stage,), name=name, daemon=True)
             for name, stage in stages
         ]
-        for thread in threads:
-            thread.start()
         try:
+            for thread in threads:
+                thread.start()
             while not self._over():
                 on_tick()
                 self._clock.wait(self._attention, TICK_S)
@@ -113,7 +113,8 @@ class Pipeline:
             if self._error is not None:
                 self._save_what_is_made()
         finally:
-            # An error of `on_tick` must not leave the stages claiming for nobody.
+            # An error of `on_tick`, or a thread too many for this machine, must not leave the
+            # stages claiming for nobody.
             self._closing.set()
             self._halt.set()
         for thread in threads:

@@ -168,3 +168,20 @@ def test_an_interrupt_ends_a_command_with_130(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(session, "opened", interrupted)
 
     assert main(["failures"]) == 130
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_a_machine_that_is_full_is_no_defect(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who reads that looks at the limits, and not for a mistake in the processor."""
+
+    def refused(options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(session, "opened", refused)
+    assert main(["status"]) == 1
+    said = capsys.readouterr().err
+    assert "gets no more memory or threads" in said
+    assert "ulimit" in said
+    assert "defect" not in said

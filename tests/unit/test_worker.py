@@ -155,6 +155,34 @@ def test_a_processor_whose_outputs_cannot_be_stored_is_broken_too() -> None:
     assert (kit.tallies.leased, kit.tallies.ready) == (0, 500)
 
 
+def test_a_worker_that_gets_too_few_threads_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that it got must not claim on, under a new name, for a process that is leaving."""
+    kit = Kit.of({"a": "one", "b": "two"})
+    start, claim, claimed = threading.Thread.start, kit.ledger.claim, threading.Event()
+
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name == "settle":
+            assert claimed.wait(30)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def watched(*asked: Any, **how: Any) -> Lease | None:
+        lease = claim(*asked, **how)
+        claimed.set()
+        return lease
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    monkeypatch.setattr(kit.ledger, "claim", watched)
+    with pytest.raises(RuntimeError, match="start new thread"):
+        kit.work()
+    for stage in [thread for thread in threading.enumerate() if thread.name == "claim"]:
+        stage.join(5)
+        assert not stage.is_alive()
+    assert kit.tallies.leased == 0
+
+
 def test_a_notice_releases_what_has_not_begun_and_commits_what_has() -> None:
     """Drain: exit 75, nothing held, and no claim after the notice."""
     kit = Kit.of(numbered(400))
