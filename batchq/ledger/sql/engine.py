@@ -13,6 +13,7 @@ import json
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -32,7 +33,7 @@ T = TypeVar("T")
 _LOCK_PAUSE = 0.0005
 """The longest pause between two tries to get SQLite's lock, in seconds."""
 
-_AT_ONCE = (250, 50, 10, 1)
+_AT_ONCE = (1000, 250, 50, 10, 1)
 """Rows that a statement inserts on SQLite: as many as there are for.
 
 Python's lock is handed on at each statement, and another thread takes its time with it; all
@@ -192,7 +193,7 @@ class Transaction:
             statement = self._database.insert(table, columns, new_only, number)
             while first + number <= len(rows):
                 part = rows[first : first + number]
-                self._cursor.execute(statement, [value for row in part for value in row])
+                self._cursor.execute(statement, list(chain.from_iterable(part)))
                 inserted += self._cursor.rowcount
                 first += number
         return inserted

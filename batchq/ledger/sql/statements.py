@@ -227,6 +227,11 @@ NEXT_ID = "nextval((SELECT CAST(pg_get_serial_sequence('items', 'id') AS regclas
 
 NEXT_IDS = f"SELECT {NEXT_ID} FROM generate_series(1, :count)"
 
+NAME_LIKE_ITEMS = """
+INSERT INTO documents (run_id, source_id, item_id, root, enqueuer)
+SELECT run_id, source_id, id, :root, :enqueuer FROM items WHERE id >= :first
+"""
+
 MAKE_READY = f"""
 INSERT INTO ready (run_id, id, {_COUNTERS})
 SELECT :run, one.id, 0, 1, 0, 0, 0, 0 FROM $each_id
