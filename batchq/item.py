@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Document", "Item", "NewItem", "item_key"]
 
 
-@dataclass(frozen=True, slots=True)
-class NewItem:
+class NewItem(NamedTuple):
     """What an enqueue asks the ledger to take up.
 
     `source_id` names the document (POSIX path below its root's name, NFC),
     `source_version` its bytes (`sha256:<hex>`), `size` their number. `locator` says
     where to read them (`file:///...`, percent-encoded) and `root` where the
-    enqueue started; neither is part of the identity.
+    enqueue started; neither is part of the identity. A tuple, as `source.base.Found` is.
     """
 
     source_id: str

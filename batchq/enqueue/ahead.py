@@ -44,21 +44,17 @@ class Ahead(Generic[Piece, Outcome]):
         for _ in self._threads:
             self._jobs.put(None)
 
-    def each(
-        self, pieces: Iterable[Piece], here: Callable[[Piece], bool] = lambda piece: False
-    ) -> Iterator[Outcome]:
-        """The outcome of each piece, in order. Those that `here` names are done in place."""
+    def each(self, pieces: Iterable[Piece | Future[Outcome]]) -> Iterator[Outcome]:
+        """The outcome of each piece, in order. A future among them takes its turn as it is."""
         pending: deque[Future[Outcome]] = deque()
         for piece in pieces:
-            if here(piece):
-                while pending:
-                    yield pending.popleft().result()
-                yield self._work(piece)
-                continue
-            outcome: Future[Outcome] = Future()
-            self._jobs.put((piece, outcome))
-            pending.append(outcome)
-            if len(pending) > self._ahead:
+            if isinstance(piece, Future):
+                pending.append(piece)
+            else:
+                outcome: Future[Outcome] = Future()
+                self._jobs.put((piece, outcome))
+                pending.append(outcome)
+            while pending and (len(pending) > self._ahead or pending[0].done()):
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

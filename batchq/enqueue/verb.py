@@ -16,6 +16,7 @@ from batchq.clock import Clock
 from batchq.enqueue.ahead import Ahead
 from batchq.enqueue.fingerprinting import Fingerprinting, Portion, Stage, as_it_lies, chunks
 from batchq.enqueue.sending import Presence, Sender
+from batchq.garbage import seldom_collected
 from batchq.item import NewItem
 from batchq.ledger.base import Enqueued, Ledger, Rejection, Run
 from batchq.source.base import Reader, Source
@@ -62,14 +63,14 @@ def plan(sources: Sequence[Source], *, on_progress: Callable[[int], None] | None
     tally = _Tally(on_progress)
     named: set[int] = set()
     size = 0
-    for chunk in chunks(sources):
+    for chunk in chunks(sources, sized=True):
         rejected = list(chunk.rejected)
         for found in chunk.found:
             digest = hash(found.source_id)
             if digest in named:
                 rejected.append(Rejection(found.source_id, "named twice in this enqueue"))
                 continue
-            size += found.size
+            size += found.size or 0
             if len(sources) > 1:
                 named.add(digest)
         seen = len(chunk.found) + len(chunk.rejected)
@@ -85,7 +86,7 @@ def enqueue(
     *,
     clock: Clock,
     replace: bool = False,
-    batch_size: int = 1_000,
+    batch_size: int = 2_000,
     threads: int = max(1, min(8, os.cpu_count() or 1)),
     ttl: float = 60.0,
     stage: Stage = as_it_lies,
@@ -103,13 +104,14 @@ def enqueue(
     """
     tally = _Tally(on_progress)
     with (
+        seldom_collected(),
         Presence(ledger, run, clock, ttl) as presence,
         Fingerprinting(reader, threads, stage) as fingerprinted,
     ):
         sender = Sender(ledger, presence, clock, replace)
         # In a thread of its own, so that documents are read while the database writes.
         with Ahead(sender.send, threads=1, ahead=2, name="send") as sent:
-            portions = fingerprinted.in_order(chunks(sources))
+            portions = fingerprinted.in_order(chunks(sources, sized=False))
             for answer in sent.each(_batches(portions, batch_size, tally)):
                 tally.add(answer)
     return tally.report(run)

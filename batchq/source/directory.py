@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence, Set
 from dataclasses import dataclass
 
 from batchq.errors import UsageError
@@ -20,10 +20,10 @@ from batchq.source.local import LocalReader
 from batchq.source.names import (
     checked_prefix,
     locator_below,
-    quoted,
     to_locator,
     to_name,
     to_names,
+    to_quoted,
 )
 
 __all__ = ["DirectorySource", "LocalReader"]
@@ -98,10 +98,11 @@ class DirectorySource:
             )
         self.root = to_locator(self._path)
 
-    def list(self) -> Iterator[Found | Skipped]:
+    def list(self, *, sized: bool = True) -> Iterator[Found | Skipped]:
         """Documents and what is none: a folder's files in byte order, then its folders.
 
-        Holds the names of one folder and of the folders still to be listed.
+        Holds the names of one folder and of the folders still to be listed. A folder tells
+        what is a regular file; a call of the system for each document tells its size.
         """
         if self._file is not None:
             source_id = f"{self._name}/{to_name(os.path.basename(self._file))}"
@@ -112,28 +113,40 @@ class DirectorySource:
             folder = pending.pop()
             files: list[bytes] = []
             folders: list[bytes] = []
+            unclear = set[bytes]()
             try:
                 with os.scandir(folder.path) as entries:
                     for entry in entries:
-                        is_folder = entry.is_dir(follow_symlinks=False)
-                        (folders if is_folder else files).append(entry.name)
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(entry.name)
+                            continue
+                        files.append(entry.name)
+                        if sized or not entry.is_file(follow_symlinks=False):
+                            unclear.add(entry.name)
             except OSError as error:
                 yield Skipped(folder.source_id, f"folder not read to its end: {_reason(error)}")
-            yield from self._list_files(folder, files)
+            yield from self._list_files(folder, files, unclear)
             below: list[_Folder] = []
             yield from self._list_folders(folder, folders, below)
             pending.extend(reversed(below))
 
-    def _list_files(self, folder: _Folder, names: Sequence[bytes]) -> Iterator[Found | Skipped]:
+    def _list_files(
+        self, folder: _Folder, names: Sequence[bytes], unclear: Set[bytes]
+    ) -> Iterator[Found | Skipped]:
+        """Those whose names are `unclear` are looked at: for what they are, or their size."""
         base = os.path.join(folder.path, b"")
         base_id, base_locator = f"{folder.source_id}/", locator_below(self._path, base)
         all_wanted = folder.taken and self._none_excluded
-        for name, shown, twin in _in_order(names):
-            path = base + name
+        avoid = {path[len(base) :] for path in self._avoid if path.startswith(base)}
+        for name, shown, quoted, twin in _in_order(names):
             wanted = (all_wanted and shown[0] != ".") or self._wants(folder, shown)
-            if not wanted or path in self._avoid:
+            if not wanted or name in avoid:
                 continue
             source_id = base_id + shown
+            if not twin and name not in unclear:
+                yield Found(source_id, base_locator + quoted, None)
+                continue
+            path = base + name
             try:
                 status = os.lstat(path)
             except OSError as error:
@@ -142,7 +155,7 @@ class DirectorySource:
             if twin:
                 yield Skipped(source_id, _TWIN.format("document"))
             elif stat.S_ISREG(status.st_mode):
-                yield Found(source_id, base_locator + quoted(name), status.st_size)
+                yield Found(source_id, base_locator + quoted, status.st_size)
             elif not stat.S_ISLNK(status.st_mode):
                 yield Skipped(source_id, f"{_kind(status.st_mode)}, no regular file")
             elif (followed := self._follow(path, source_id)) is not None:
@@ -151,7 +164,7 @@ class DirectorySource:
     def _list_folders(
         self, folder: _Folder, names: Sequence[bytes], below: MutableSequence[_Folder]
     ) -> Iterator[Skipped]:
-        for name, shown, twin in _in_order(names):
+        for name, shown, _, twin in _in_order(names):
             path = os.path.join(folder.path, name)
             relative = folder.below + shown
             if path in self._avoid or _either(self._excluded, relative):
@@ -201,15 +214,18 @@ def _either(matches: Callable[[str], bool], folder: str) -> bool:
     return matches(folder) or matches(f"{folder}/")
 
 
-def _in_order(names: Sequence[bytes]) -> Iterator[tuple[bytes, str, bool]]:
-    """Each name in byte order, as source ids show it, and whether one before shows alike."""
+def _in_order(names: Sequence[bytes]) -> Iterator[tuple[bytes, str, str, bool]]:
+    """Each name in byte order: as it is, in source ids, in locators; and whether it is a twin.
+
+    A twin is shown in source ids as one before it is.
+    """
     names = sorted(names)
     # Two names differ in bytes and are shown alike only where one is in another Unicode form.
     seen = None if all(map(bytes.isascii, names)) else set[str]()
     for start in range(0, len(names), _PAGE):
         page = names[start : start + _PAGE]
-        for name, shown in zip(page, to_names(page), strict=True):
-            yield name, shown, seen is not None and shown in seen
+        for name, shown, quoted in zip(page, to_names(page), to_quoted(page), strict=True):
+            yield name, shown, quoted, seen is not None and shown in seen
             if seen is not None:
                 seen.add(shown)
 

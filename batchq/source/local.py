@@ -48,7 +48,7 @@ class LocalReader:
             fd, size = open_regular(locator)
             try:
                 # One read more than the size shows the end of a small file at once.
-                data = os.read(fd, min(size + 1, CHUNK))
+                data = os.read(fd, size + 1 if size < CHUNK else CHUNK)
                 if len(data) == size:
                     return f"sha256:{hashlib.sha256(data).hexdigest()}", size
                 digest, size = hashlib.sha256(), 0
@@ -102,9 +102,11 @@ class LocalReader:
 def open_regular(locator: str) -> tuple[int, int]:
     """A descriptor of a regular file and its size in bytes."""
     path = from_locator(locator)
-    if b"\0" in path:
-        raise DocumentError("source_missing", f"{locator} names no file", final=True)
-    fd = os.open(path, _FLAGS)
+    try:
+        fd = os.open(path, _FLAGS)
+    except ValueError:
+        # It holds a NUL.
+        raise DocumentError("source_missing", f"{locator} names no file", final=True) from None
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)

@@ -14,11 +14,11 @@ __all__ = [
     "checked_prefix",
     "from_locator",
     "locator_below",
-    "quoted",
     "root_of",
     "to_locator",
     "to_name",
     "to_names",
+    "to_quoted",
 ]
 
 SCHEME = "file://"
@@ -77,10 +77,12 @@ def root_of(locator: str) -> bytes | None:
     return unquote_to_bytes(root) if mark else None
 
 
-def quoted(name: bytes) -> str:
-    """One name of a path as it appears in a locator."""
-    # Most names need no quoting, and there are millions of them.
-    return quote_from_bytes(name, safe="") if name.translate(None, _UNQUOTED) else name.decode()
+def to_quoted(names: Sequence[bytes]) -> list[str]:
+    """Each component of a path as it appears in a locator; at once where none needs quoting."""
+    joined = b"/".join(names)
+    if joined.translate(None, _UNQUOTED + b"/"):
+        return [quote_from_bytes(name, safe="") for name in names]
+    return joined.decode("ascii").split("/")
 
 
 def from_locator(locator: str) -> bytes:

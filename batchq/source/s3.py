@@ -87,8 +87,8 @@ class S3Source:
         self._ask = _Asking(clock)
         self.root = f"s3://{self._bucket}/{self._path}".rstrip("/")
 
-    def list(self) -> Iterator[Found | Skipped]:
-        """In the order of keys, a page at a time."""
+    def list(self, *, sized: bool = True) -> Iterator[Found | Skipped]:
+        """In the order of keys, a page at a time. The store tells every size."""
         listing = self._versions if self._keeps_versions() else self._objects
         found_any = False
         if self._path and not self._only_below:

@@ -45,9 +45,9 @@ class TableSource:
         self._text_column = text_column
         self._id_column = id_column
 
-    def list(self) -> Iterator[Found | Skipped]:
+    def list(self, *, sized: bool = True) -> Iterator[Found | Skipped]:
         """Rows in the order of their file, files in the order of their listing."""
-        for file in self._files.list():
+        for file in self._files.list(sized=False):
             if isinstance(file, Skipped):
                 yield file
                 continue

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +23,7 @@ from batchq.cli.enqueue import request_cost, tell_requests
 from batchq.clock import SystemClock
 from batchq.enqueue import check_store, enqueue, ensure_run, plan
 from batchq.enqueue.ahead import Ahead
-from batchq.enqueue.fingerprinting import CHUNK_FILES, MAX_SOURCE_ID, SMALL
+from batchq.enqueue.fingerprinting import CHUNK_FILES, MAX_SOURCE_ID, SMALL, _Elapsed
 from batchq.enqueue.sending import ATTEMPTS, BEATS_PER_TTL
 from batchq.enqueue.verb import MAX_REJECTED
 from batchq.errors import (
@@ -42,11 +45,13 @@ from batchq.source.directory import DirectorySource, LocalReader
 from batchq.store.base import StoreError
 from batchq.store.memory import MemoryStore
 
+MainThread = "MainThread"
+
 MANIFEST = {"kind": "stats", "parameters": {"overlap": 16}, "code": "1"}
 
 
-LARGE = SMALL + 1
-"""Documents of so many bytes are read in threads, small ones by the caller's own."""
+LARGE = SMALL * CHUNK_FILES + 1
+"""Those listed beside a document of so many bytes are read in threads."""
 
 
 class HastyClock(SystemClock):
@@ -70,14 +75,14 @@ class Listed:
     def __init__(self, listed: Sequence[Found | Skipped]) -> None:
         self._listed = listed
 
-    def list(self) -> Iterator[Found | Skipped]:
+    def list(self, *, sized: bool = True) -> Iterator[Found | Skipped]:
         yield from self._listed
 
 
 class Numbered:
     """A source of any number of documents, and a reader that takes no time over them.
 
-    `size` in bytes: large ones are read by threads.
+    `size` in bytes: large ones are read by threads. As with files, reading tells it.
     """
 
     root = "file:///numbered"
@@ -89,13 +94,13 @@ class Numbered:
         self._fingerprinted = fingerprinted
         self._size = size
 
-    def list(self) -> Iterator[Found | Skipped]:
+    def list(self, *, sized: bool = True) -> Iterator[Found | Skipped]:
         for number in range(self._documents):
-            yield Found(f"numbered/{number:07}", f"file:///numbered/{number:07}", self._size)
+            yield Found(f"numbered/{number:07}", f"file:///numbered/{number:07}", None)
 
     def fingerprint(self, locator: str) -> tuple[str, int]:
         self._fingerprinted()
-        return f"sha256:{sha256_hex(locator.encode())}", 7
+        return f"sha256:{sha256_hex(locator.encode())}", self._size
 
     def read(self, locator: str, source_version: str, limit: int) -> bytes:
         raise DocumentError("source_missing", f"{locator} is made up", final=True)
@@ -163,6 +168,16 @@ def take(ledger: Any, run: Run, *sources: Any, **options: Any) -> Any:
     reader = sources[0] if isinstance(sources[0], Numbered) else LocalReader()
     options.setdefault("clock", SystemClock())
     return enqueue(ledger, run, sources, reader, **options)
+
+
+def readers(ledger: Ledger, run: Run, documents: int, *, size: int) -> list[str]:
+    """Which thread read each of them: the kind of its name."""
+    seen: list[str] = []
+    source = Numbered(
+        documents, lambda: seen.append(threading.current_thread().name.split("-")[0]), size=size
+    )
+    take(ledger, run, source, threads=2)
+    return seen
 
 
 def numbers(report: Any) -> tuple[int, int, int, int, int]:
@@ -296,6 +311,46 @@ def test_items_are_numbered_in_listing_order(ledger: Ledger, run: Run, size: int
     """Whichever thread was faster."""
     take(ledger, run, Numbered(1500, size=size), threads=4, batch_size=100)
     assert [f"numbered/{number:07}" for number in range(1500)] == listed_ids(ledger, run)
+
+
+def test_small_documents_are_read_by_the_callers_own_thread(ledger: Ledger, run: Run) -> None:
+    """Several would pass Python's lock to and fro for each of them."""
+    assert readers(ledger, run, 600, size=7) == [MainThread] * 600
+
+
+def test_what_is_listed_beside_a_large_document_is_read_by_threads(
+    ledger: Ledger, run: Run
+) -> None:
+    """They digest without Python's lock; of each chunk the first shows how large they are."""
+    threads = readers(ledger, run, CHUNK_FILES + 20, size=LARGE)
+    assert threads.count(MainThread) == 2
+    assert threads.count("fingerprint") == CHUNK_FILES + 18
+
+
+@pytest.mark.parametrize(("used", "thread"), [(0.5, "fingerprint"), (0.7, MainThread)])
+def test_documents_that_a_process_waits_for_are_read_by_threads(
+    ledger: Ledger, run: Run, monkeypatch: pytest.MonkeyPatch, used: float, thread: str
+) -> None:
+    """As from a slow disk: for each second there is so much that it used or wanted a core."""
+    seconds = itertools.count()
+    monkeypatch.setattr(_Elapsed, "now", lambda: _Elapsed(n := next(seconds), n * used))
+    assert readers(ledger, run, 20, size=7) == [thread] * 20
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="Linux alone tells")
+def test_a_process_that_others_keep_from_a_core_does_not_wait() -> None:
+    """Of two that never pause, on one core, each wants all of it."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            start, now = _Elapsed.now(), _Elapsed.now()
+            while now.elapsed - start.elapsed < 0.5:
+                now = _Elapsed.now()
+        finally:
+            other.kill()
+            os.sched_setaffinity(0, allowed)
+    assert now.used - start.used > 0.9 * (now.elapsed - start.elapsed)
 
 
 def test_batches_have_the_size_that_was_asked_for(run: Run, ledger: Ledger) -> None:

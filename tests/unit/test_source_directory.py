@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from batchq.errors import UsageError
+from batchq.errors import DocumentError, UsageError
 from batchq.source.base import Found, Skipped
 from batchq.source.directory import DirectorySource, LocalReader
 
@@ -395,6 +395,27 @@ def test_what_vanishes_while_it_is_listed_is_skipped_by_name(docs: Path) -> None
     assert isinstance(first, Found)
     assert [each.source for each in rest if isinstance(each, Skipped)] == ["docs/b.md", "docs/gone"]
     assert [each.source_id for each in rest if isinstance(each, Found)] == ["docs/stays/d.md"]
+
+
+def test_a_listing_without_sizes_looks_at_no_document(docs: Path) -> None:
+    """The folder tells which they are, and reading that one is gone; all else is as ever."""
+    write(docs, "a.md", "b.md", "c & d.md", "sub/e.md")
+    (docs / "link").symlink_to("b.md")
+    os.mkfifo(docs / "pipe")
+    sized = list(DirectorySource(docs).list())
+    listing = DirectorySource(docs).list(sized=False)
+    unsized = [next(listing)]
+    (docs / "c & d.md").unlink()
+    unsized += listing
+    names = {f"docs/{name}" for name in ("a.md", "b.md", "c & d.md", "sub/e.md")}
+    assert unsized == [
+        each._replace(size=None) if isinstance(each, Found) and each.source_id in names else each
+        for each in sized
+    ]
+    assert Skipped("docs/pipe", "a pipe, no regular file") in unsized
+    [gone] = [each for each in unsized if isinstance(each, Found) and "%20" in each.locator]
+    with pytest.raises(DocumentError, match="no such file"):
+        LocalReader().fingerprint(gone.locator)
 
 
 def test_paths_longer_than_the_system_takes_are_skipped_by_name(docs: Path) -> None:

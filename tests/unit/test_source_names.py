@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import pytest
 from hypothesis import given
@@ -15,10 +15,11 @@ from batchq.source.names import (
     checked_prefix,
     from_locator,
     locator_below,
-    quoted,
     root_of,
     to_locator,
     to_name,
+    to_names,
+    to_quoted,
 )
 
 file_names = st.binary(min_size=1, max_size=255).filter(
@@ -33,6 +34,13 @@ def test_a_name_is_valid_unicode_in_nfc(raw: bytes) -> None:
     assert unicodedata.is_normalized("NFC", name)
     assert name.encode("utf-8")
     assert "/" not in name
+
+
+@given(st.lists(file_names, min_size=1, max_size=5))
+def test_names_together_are_shown_as_each_alone(raws: list[bytes]) -> None:
+    """What is done at once for plain names leaves nothing out."""
+    assert to_names(raws) == [to_name(raw) for raw in raws]
+    assert to_quoted(raws) == [quote_from_bytes(raw, safe="") for raw in raws]
 
 
 @given(file_names, file_names)
@@ -81,7 +89,7 @@ def test_a_locator_leads_back_to_the_very_bytes(raw: bytes) -> None:
     path = b"/folder/" + raw
     locator = to_locator(path)
     assert locator.isascii()
-    assert locator == to_locator(b"/folder/") + quoted(raw)
+    assert locator == to_locator(b"/folder/") + to_quoted([raw])[0]
     assert path == from_locator(locator)
     assert unquote_to_bytes(locator[len("file://") :]) == path
 

@@ -94,6 +94,7 @@ def reasons(path: Path, **columns: str) -> dict[str, str]:
 
 def item(found: Found) -> Item:
     assert found.source_version is not None
+    assert found.size is not None
     return Item(1, found.source_id, found.source_version, found.size, found.locator, 1, 1, 0, 0)
 
 
