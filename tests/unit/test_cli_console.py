@@ -179,7 +179,7 @@ def test_a_machine_that_is_full_is_no_defect(
     def refused(options: object) -> None:
         raise error
 
-    monkeypatch.setattr(session, "opened", refused)
+    monkeypatch.setattr("batchq.cli.session.opened", refused)
     assert main(["status"]) == 1
     said = capsys.readouterr().err
     assert "gets no more memory or threads" in said
