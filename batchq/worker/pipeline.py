@@ -1,8 +1,9 @@
 """The pipeline: the story of an item, from its claim to its commit.
 
-    claim → load → prepare → infer → gather → put → verify → settle
+    claim → load, prepare → infer → gather, put, verify → settle
 
-Each arrow is a queue, and each stage a thread or a few. What is in them is bounded by
+Each arrow is a queue, and each stage a thread or a few. The first is in `claim`, the last
+two are in `put` and `settle`, and the device's is here. What is in the queues is bounded by
 what is claimed (`Pace.hold`) and by the bytes in memory (`Holdings.reserve`). Loading and
 preparing run ahead of the device; puts, read-backs and commits run behind it. The run's
 layout says which results are gathered into one object.
@@ -57,22 +58,26 @@ class Pipeline:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._clock = parts.clock
+        self._processor = Guarded(parts.processor)
         self.holdings = Holdings()
+        # The way to the device, and how many items are on it before the window.
+        self._to_load: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self._upstream = _Counter()
+        self._window = Window(self._processor.batch_tokens)
+        # Which work is with loaders or the device: suspect, should either not return.
+        self._with_loaders: set[Work] = set()
+        self._on_device: Sequence[Work] = ()
+        self._on_device_since = 0.0
+        self._outputs = _Counter()
+        self._faults = _Counter()
+        # In the order of a life: claiming may begin, it must end, and so must every stage.
         self._loaded = threading.Event()
         self._closing = threading.Event()
         self._halt = threading.Event()
+        # `run` sleeps on this one between its ticks.
         self._attention = threading.Event()
         self._error: BaseException | None = None
         self._progress = self._clock.monotonic()
-        self._to_load: queue.SimpleQueue[Work] = queue.SimpleQueue()
-        self._processor = Guarded(parts.processor)
-        self._window = Window(self._processor.batch_tokens)
-        self._upstream = _Counter()
-        self._on_device: Sequence[Work] = ()
-        self._on_device_since = 0.0
-        self._in_hand: set[Work] = set()
-        self._outputs = _Counter()
-        self._faults = _Counter()
         self.claimer = Claimer(
             parts, self.holdings, self._closing, self._hand_out, self.reaped, self._step
         )
@@ -140,61 +145,8 @@ class Pipeline:
 
     def unsuspected(self) -> list[Work]:
         """What is held and was in nobody's hands, device or loader, when that was lost."""
-        suspects = {*self._on_device, *self._in_hand}
+        suspects = {*self._on_device, *self._with_loaders}
         return [work for work in self.holdings.all() if work not in suspects]
-
-    # -- supervising -------------------------------------------------------------
-
-    def _over(self) -> bool:
-        drain = self._parts.drain
-        if self._error is not None:
-            return True
-        if drain.started:
-            if not self._closing.is_set():
-                self._closing.set()
-                self._release_unstarted()
-                self._release_hopeless()
-            return len(self.holdings) == 0 or drain.seconds_left() <= 0
-        return self._closing.is_set() and len(self.holdings) == 0
-
-    def _release_unstarted(self) -> None:
-        """Give back at once what no stage has begun, so that others need not wait a TTL."""
-        waiting = self._window.take_all()
-        while (work := _next(self._to_load, 0.0)) is not None:
-            waiting.append(work)
-            self._upstream.add(-1)
-        self.settler.released(waiting, ReleaseReason.DRAIN)
-
-    def _release_hopeless(self) -> None:
-        """Give back what the device cannot finish in time, as far as was measured.
-
-        Others may begin it now instead of at the deadline. What comes of it here is dropped.
-        """
-        batch = self._on_device
-        spent = self._clock.monotonic() - self._on_device_since
-        left = self._parts.pace.seconds_for_batch(len(batch)) - spent
-        # One that takes longer than expected may end at any moment.
-        if left > 0 and not self._parts.drain.fits(left + self._parts.pace.seconds_to_commit(0)):
-            self.settler.released(batch, ReleaseReason.DRAIN)
-
-    def _save_what_is_made(self) -> None:
-        """After an error: release what has not begun and let results reach their commit."""
-        self._release_unstarted()
-        until = self._clock.monotonic() + ERROR_WINDOW_S
-        while self.unsuspected():
-            left = min(until - self._clock.monotonic(), self._parts.drain.seconds_left())
-            if left <= 0:
-                return
-            self._clock.wait(self._halt, min(left, TICK_S))
-
-    def _guard(self, stage: Callable[[], None]) -> None:
-        try:
-            stage()
-        except BaseException as error:
-            self.fail(error)
-
-    def _step(self) -> None:
-        self._progress = self._clock.monotonic()
 
     # -- claim -------------------------------------------------------------------
 
@@ -225,10 +177,10 @@ class Pipeline:
                 if self._closing_early():
                     self.settler.released([work], ReleaseReason.DRAIN)
                 elif self.holdings.reserve(work):
-                    self._in_hand.add(work)
+                    self._with_loaders.add(work)
                     self._load(work)
             finally:
-                self._in_hand.discard(work)
+                self._with_loaders.discard(work)
                 self._upstream.add(-1)
                 # A batch that waits for company may be waiting for nobody now.
                 self._window.look_again()
@@ -334,6 +286,59 @@ class Pipeline:
                 hint="mend the processor and start the worker again; each time was charged to a "
                 "document, and `batchq retry` sends back what has ended by that",
             )
+
+    # -- the end -----------------------------------------------------------------
+
+    def _over(self) -> bool:
+        drain = self._parts.drain
+        if self._error is not None:
+            return True
+        if drain.started:
+            if not self._closing.is_set():
+                self._closing.set()
+                self._release_unstarted()
+                self._release_hopeless()
+            return len(self.holdings) == 0 or drain.seconds_left() <= 0
+        return self._closing.is_set() and len(self.holdings) == 0
+
+    def _release_unstarted(self) -> None:
+        """Give back at once what no stage has begun, so that others need not wait a TTL."""
+        waiting = self._window.take_all()
+        while (work := _next(self._to_load, 0.0)) is not None:
+            waiting.append(work)
+            self._upstream.add(-1)
+        self.settler.released(waiting, ReleaseReason.DRAIN)
+
+    def _release_hopeless(self) -> None:
+        """Give back what the device cannot finish in time, as far as was measured.
+
+        Others may begin it now instead of at the deadline. What comes of it here is dropped.
+        """
+        batch = self._on_device
+        spent = self._clock.monotonic() - self._on_device_since
+        left = self._parts.pace.seconds_for_batch(len(batch)) - spent
+        # One that takes longer than expected may end at any moment.
+        if left > 0 and not self._parts.drain.fits(left + self._parts.pace.seconds_to_commit(0)):
+            self.settler.released(batch, ReleaseReason.DRAIN)
+
+    def _save_what_is_made(self) -> None:
+        """After an error: release what has not begun and let results reach their commit."""
+        self._release_unstarted()
+        until = self._clock.monotonic() + ERROR_WINDOW_S
+        while self.unsuspected():
+            left = min(until - self._clock.monotonic(), self._parts.drain.seconds_left())
+            if left <= 0:
+                return
+            self._clock.wait(self._halt, min(left, TICK_S))
+
+    def _guard(self, stage: Callable[[], None]) -> None:
+        try:
+            stage()
+        except BaseException as error:
+            self.fail(error)
+
+    def _step(self) -> None:
+        self._progress = self._clock.monotonic()
 
 
 class _Counter:
