@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchq.clock import Clock, SystemClock, random_hex
-from batchq.errors import UsageError, WorkerReaped
 from batchq.item import NewItem
 from batchq.lease import Failure, Held, Lease, ReleaseReason
 from batchq.ledger.base import (
@@ -33,7 +32,9 @@ from batchq.ledger.base import (
     WorkerStatus,
 )
 from batchq.ledger.contact import Contact
-from batchq.ledger.rows import COUNTED, Process, Row, Tables
+from batchq.ledger.records import COUNTED
+from batchq.ledger.refusals import earlier_batch, ended_name, leases_over, require_ttl
+from batchq.ledger.rows import Process, Row, Tables
 from batchq.result import Result, slug
 
 __all__ = ["MemoryLedger"]
@@ -92,7 +93,7 @@ class MemoryLedger:
     def register(
         self, run: Run, worker: str, ttl: float, role: Role, about: Mapping[str, Any]
     ) -> None:
-        self._check_ttl(ttl)
+        require_ttl(self._policy, ttl)
         with self._tables.lock:
             now = self._now_in_contact()
             if worker not in self._tables.processes:
@@ -100,13 +101,10 @@ class MemoryLedger:
                     worker, run.id, role, dict(about), ttl, now, now, now + ttl
                 )
             elif not self.beat(worker, ttl):
-                raise WorkerReaped(
-                    f"the name {worker} belongs to a process that has ended",
-                    hint="register under a new name",
-                )
+                raise ended_name(worker)
 
     def beat(self, worker: str, ttl: float) -> bool:
-        self._check_ttl(ttl)
+        require_ttl(self._policy, ttl)
         with self._tables.lock:
             now = self._now_in_contact()
             process = self._tables.processes.get(worker)
@@ -170,10 +168,7 @@ class MemoryLedger:
         with self._tables.lock:
             process = self._tables.process(worker)
             if batch < process.batch:
-                raise UsageError(
-                    f"batch {batch} of {worker} comes after its batch {process.batch}",
-                    hint="number the batches of one process from 1, growing",
-                )
+                raise earlier_batch(worker, batch, process.batch)
             if batch > process.batch:
                 answer: Counter[str] = Counter()
                 rejected = []
@@ -190,10 +185,7 @@ class MemoryLedger:
             now = self._now_in_contact()
             process = self._tables.process(worker)
             if process.state is not WorkerState.LIVE:
-                raise WorkerReaped(
-                    f"worker {worker} is {process.state.value}: its leases are over",
-                    hint="register under a new name",
-                )
+                raise leases_over(worker, process.state)
             if token == process.last_token:
                 rows = [row for row in self._tables.held_by(process) if row.token == token]
             else:
@@ -371,13 +363,6 @@ class MemoryLedger:
         now = self._tables.now()
         self._contact.seen(self._clock.monotonic(), now)
         return now
-
-    def _check_ttl(self, ttl: float) -> None:
-        if not 0 < ttl <= self._policy.max_ttl:
-            raise UsageError(
-                f"a TTL of {ttl:g} s is not above 0 and at most {self._policy.max_ttl:g} s",
-                hint="set --lease-ttl within these bounds",
-            )
 
 
 def _same_result(one: CommittedResult, other: CommittedResult) -> bool:

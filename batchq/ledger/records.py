@@ -11,6 +11,7 @@ from batchq.errors import ExitCode
 from batchq.result import Stored
 
 __all__ = [
+    "COUNTED",
     "ISOLATED_LOSSES",
     "TALLY_NAMES",
     "Committed",
@@ -144,6 +145,16 @@ class Tallies:
 
 
 TALLY_NAMES: tuple[str, ...] = tuple(f.name for f in fields(Tallies))
+
+COUNTED = {
+    State.READY: ("total", "ready"),
+    State.DELAYED: ("total", "ready", "delayed"),
+    State.LEASED: ("total", "leased"),
+    State.COMPLETED: ("total", "completed"),
+    State.DEAD_LETTERED: ("total", "dead_lettered"),
+    State.SUPERSEDED: ("superseded",),
+}
+"""The tallies that an item in each state is part of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchq.clock import Clock
-from batchq.errors import WorkerReaped
 from batchq.item import Item, NewItem
 from batchq.lease import ReleaseReason
 from batchq.ledger.base import (
@@ -29,19 +28,18 @@ from batchq.ledger.base import (
     WorkerState,
     lease_cap,
 )
+from batchq.ledger.records import COUNTED
+from batchq.ledger.refusals import (
+    NAMED_TWICE,
+    WORKER_LOST,
+    died_with_it,
+    other_root,
+    released_often,
+    stranger,
+)
 from batchq.result import Result
 
-__all__ = ["COUNTED", "Process", "Row", "Tables"]
-
-COUNTED = {
-    State.READY: ("total", "ready"),
-    State.DELAYED: ("total", "ready", "delayed"),
-    State.LEASED: ("total", "leased"),
-    State.COMPLETED: ("total", "completed"),
-    State.DEAD_LETTERED: ("total", "dead_lettered"),
-    State.SUPERSEDED: ("superseded",),
-}
-"""The tallies that an item in each state is part of."""
+__all__ = ["Process", "Row", "Tables"]
 
 
 @dataclass(slots=True)
@@ -156,7 +154,7 @@ class Tables:
     def process(self, name: str) -> Process:
         process = self.processes.get(name)
         if process is None:
-            raise WorkerReaped(f"no process is registered as {name}", hint="register it first")
+            raise stranger(name)
         return process
 
     def of_run(self, run_id: int) -> list[Process]:
@@ -200,7 +198,7 @@ class Tables:
         """Enqueue one item and count it in `answer`; why it was rejected, or none."""
         document = self.documents.get((process.run, new.source_id))
         if document is not None and document.named_by == process.name:
-            return "named twice in this enqueue"
+            return NAMED_TWICE
         row = self.versions.get((process.run, new.source_id, new.source_version))
         if document is None:
             row = self.create(process, new)
@@ -210,10 +208,7 @@ class Tables:
         document.named_by = process.name
         outdated = document.current if document.current is not row else None
         if outdated and document.root != new.root and not replace:
-            return (
-                f"it is enqueued from {document.root}, and {new.root} has another version of it; "
-                "give one of the two another --prefix, or supersede it with --replace"
-            )
+            return other_root(document.root, new.root)
         if row is None:
             row = self.create(process, new)
             answer["new"] += 1
@@ -323,7 +318,7 @@ class Tables:
             row.releases += 1
             others_committed = self.process(row.holder).committed > row.holder_committed
             if row.releases >= self.policy.max_releases and others_committed:
-                error = f"released {row.releases} times while its workers committed other items"
+                error = released_often(row.releases)
                 row.releases = 0
                 self.charge(process, row, reason.value, error)
             else:
@@ -334,7 +329,6 @@ class Tables:
         row.losses += 1
         row.lone_losses += alone
         if row.lone_losses >= self.policy.max_losses:
-            error = f"{row.lone_losses} workers died while they held this item and no other"
-            self.bury(reaper, row, "worker_lost", error)
+            self.bury(reaper, row, WORKER_LOST, died_with_it(row.lone_losses))
         else:
             self.delay(reaper, row)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from batchq.errors import WorkerReaped
 from batchq.lease import Lease
 from batchq.ledger.dynamodb import ended
 from batchq.ledger.dynamodb.bundles import Bundle, walk
@@ -26,6 +25,7 @@ from batchq.ledger.dynamodb.refusals import ConditionFailed
 from batchq.ledger.dynamodb.unit import Unit, read_items, together
 from batchq.ledger.dynamodb.wire import Key, absent, equal, write
 from batchq.ledger.records import ISOLATED_LOSSES, State, WorkerState, lease_cap
+from batchq.ledger.refusals import leases_over
 
 __all__ = ["Claiming"]
 
@@ -80,7 +80,7 @@ class Claiming:
         self, process: Process, token: str, limit: int, now: int, *, alone: bool
     ) -> Lease | None:
         if process.state is not WorkerState.LIVE:
-            raise over(process)
+            raise leases_over(self._worker, process.state)
         if token == process.last_token:
             return self._again(token, process.committed)
         last = process.last_token
@@ -174,7 +174,8 @@ class Claiming:
             row = ended.find(self._calls, keys, self._worker)
             process = None if row is None else Process.unpack(row)
             if process is None or process.state is not WorkerState.LIVE:
-                raise over(process, self._worker) from None
+                state = process.state if process else "unknown"
+                raise leases_over(self._worker, state) from None
             return process.last_token
         return None
 
@@ -252,12 +253,3 @@ def _candidate(row: dict[str, Any]) -> Candidate:
 def _lease(token: str, rows: list[ItemRow]) -> Lease | None:
     items = tuple(row.item() for row in sorted(rows, key=lambda row: row.id))
     return Lease(token, items) if items else None
-
-
-def over(process: Process | None, name: str = "") -> WorkerReaped:
-    """The refusal of a process that has ended."""
-    state = process.state.value if process else "unknown"
-    return WorkerReaped(
-        f"worker {process.name if process else name} is {state}: its leases are over",
-        hint="register under a new name",
-    )

@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from batchq.errors import UsageError
 from batchq.item import NewItem
 from batchq.ledger.dynamodb import ended, items
 from batchq.ledger.dynamodb.bundles import rows_for
@@ -23,6 +22,7 @@ from batchq.ledger.dynamodb.refusals import ConditionFailed
 from batchq.ledger.dynamodb.unit import PER_PROCESS, Unit, current_rows
 from batchq.ledger.dynamodb.wire import equal
 from batchq.ledger.records import Enqueued, State
+from batchq.ledger.refusals import NAMED_TWICE, earlier_batch, other_root
 
 __all__ = ["enqueue"]
 
@@ -49,10 +49,7 @@ def enqueue(
     away: set[str] = set()
     while True:
         if batch < process.batch:
-            raise UsageError(
-                f"batch {batch} of {name} comes after its batch {process.batch}",
-                hint="number the batches of one process from 1, growing",
-            )
+            raise earlier_batch(name, batch, process.batch)
         if batch > process.batch:
             process.done, process.answer = -1, Answer()
         done = max(0, process.done)
@@ -149,7 +146,7 @@ class _Intake:
         if row.source_id != new.source_id:
             return f"its name has the same digest as {row.source_id}; rename one of the two"
         if row.named_by == self._name:
-            return "named twice in this enqueue"
+            return NAMED_TWICE
         if row.source_version == new.source_version:
             self._know(row, new)
             row.named_by = self._name
@@ -159,10 +156,7 @@ class _Intake:
             # Whoever names it next is not the first to do so.
             row.named_by = self._name
             self._put(row)
-            return (
-                f"it is enqueued from {row.root}, and {new.root} has another version of it; "
-                "give one of the two another --prefix, or supersede it with --replace"
-            )
+            return other_root(row.root, new.root)
         self._supersede(row, new)
         return None
 

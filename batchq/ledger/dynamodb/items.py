@@ -12,16 +12,17 @@ from batchq.lease import ReleaseReason
 from batchq.ledger.dynamodb.keys import Keys, item_id
 from batchq.ledger.dynamodb.wire import Key
 from batchq.ledger.records import (
+    COUNTED,
     CommittedResult,
     DeadLetter,
     ItemState,
     Policy,
     State,
 )
+from batchq.ledger.refusals import WORKER_LOST, died_with_it, released_often
 from batchq.result import Result, Stored
 
 __all__ = [
-    "COUNTED",
     "ItemRow",
     "begin_anew",
     "bury",
@@ -38,16 +39,6 @@ T = TypeVar("T", str, int, bool)
 
 MAX_ERROR = 50_000
 """Characters that are kept of an error: a row may have 400 KB."""
-
-COUNTED = {
-    State.READY: ("total", "ready"),
-    State.DELAYED: ("total", "ready", "delayed"),
-    State.LEASED: ("total", "leased"),
-    State.COMPLETED: ("total", "completed"),
-    State.DEAD_LETTERED: ("total", "dead_lettered"),
-    State.SUPERSEDED: ("superseded",),
-}
-"""The tallies that an item in each state is part of."""
 
 
 def _kept(name: str, default: T) -> T:
@@ -286,7 +277,7 @@ def release(
     else:
         row.releases += 1
         if row.releases >= policy.max_releases and holder_committed > row.holder_committed:
-            error = f"released {row.releases} times while its workers committed other items"
+            error = released_often(row.releases)
             row.releases = 0
             charge(row, tally, policy, now, reason.value, error)
         else:
@@ -298,7 +289,6 @@ def lose(row: ItemRow, tally: Counter[str], policy: Policy, now: int, *, alone: 
     row.losses += 1
     row.lone_losses += alone
     if row.lone_losses >= policy.max_losses:
-        error = f"{row.lone_losses} workers died while they held this item and no other"
-        bury(row, tally, now, "worker_lost", error)
+        bury(row, tally, now, WORKER_LOST, died_with_it(row.lone_losses))
     else:
         delay(row, tally, now)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from batchq.clock import Clock, SystemClock
-from batchq.errors import BatchqError, LedgerUnreachable, UsageError, WorkerReaped
+from batchq.errors import BatchqError, LedgerUnreachable
 from batchq.item import NewItem
 from batchq.lease import Failure, Held, Lease, ReleaseReason
 from batchq.ledger.contact import Contact
@@ -37,6 +37,7 @@ from batchq.ledger.records import (
     Tallies,
     WorkerStatus,
 )
+from batchq.ledger.refusals import ended_name, require_ttl, stranger
 from batchq.result import Result
 
 __all__ = ["DynamoLedger"]
@@ -127,7 +128,7 @@ class DynamoLedger:
     def register(
         self, run: Run, worker: str, ttl: float, role: Role, about: Mapping[str, Any]
     ) -> None:
-        self._check_ttl(ttl)
+        require_ttl(self._policy, ttl)
 
         def work() -> bool:
             rows = newcomer(self._keys(run), worker, ttl, role, about, self._now())
@@ -145,13 +146,10 @@ class DynamoLedger:
             return True
 
         if not self._in_contact(work) and not self.beat(worker, ttl):
-            raise WorkerReaped(
-                f"the name {worker} belongs to a process that has ended",
-                hint="register under a new name",
-            )
+            raise ended_name(worker)
 
     def beat(self, worker: str, ttl: float) -> bool:
-        self._check_ttl(ttl)
+        require_ttl(self._policy, ttl)
 
         def work() -> bool:
             place = self._find_place(worker)
@@ -342,7 +340,7 @@ class DynamoLedger:
         place = self._find_place(worker)
         row = None if place is None else ended.find(self._calls, place.keys, worker)
         if place is None or row is None:
-            raise self._stranger(worker)
+            raise stranger(worker)
         process = Process.unpack(row)
         place.ttl = process.ttl / 1000
         return place, process
@@ -350,12 +348,8 @@ class DynamoLedger:
     def _settling(self, worker: str) -> Settling:
         place = self._find_place(worker)
         if place is None:
-            raise self._stranger(worker)
+            raise stranger(worker)
         return Settling(self._calls, place.keys, self._policy, worker, self._now())
-
-    @staticmethod
-    def _stranger(worker: str) -> WorkerReaped:
-        return WorkerReaped(f"no process is registered as {worker}", hint="register it first")
 
     def _look(self, worker: str, *, fresh: bool = False) -> None:
         """This call was answered: that is contact. Now and then, see who else beats."""
@@ -375,10 +369,3 @@ class DynamoLedger:
             return round(1000 * self._ledger_clock.now())
         server = self._calls.server_time.at(self._clock.monotonic())
         return round(1000 * (self._clock.now() if server is None else server))
-
-    def _check_ttl(self, ttl: float) -> None:
-        if not 0 < ttl <= self._policy.max_ttl:
-            raise UsageError(
-                f"a TTL of {ttl:g} s is not above 0 and at most {self._policy.max_ttl:g} s",
-                hint="set --lease-ttl within these bounds",
-            )

@@ -15,10 +15,11 @@ from typing import Any
 
 from batchq.ledger.dynamodb.calls import Calls
 from batchq.ledger.dynamodb.fleet import Beat, LeaseRow, Process
-from batchq.ledger.dynamodb.items import COUNTED, ItemRow
+from batchq.ledger.dynamodb.items import ItemRow
 from batchq.ledger.dynamodb.keys import INDEX, Keys, document_of, item_id
 from batchq.ledger.dynamodb.unit import current_rows, read_items
 from batchq.ledger.records import (
+    COUNTED,
     TALLY_NAMES,
     CommittedResult,
     Counts,

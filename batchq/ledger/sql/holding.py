@@ -16,6 +16,7 @@ from batchq.ledger.records import (
     WorkerState,
     lease_cap,
 )
+from batchq.ledger.refusals import leases_over
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.engine import Transaction
 from batchq.ledger.sql.hot import Claimed, Cursor, most_losses, nothing_due
@@ -52,10 +53,7 @@ def claim(
     """Claim in any case. `last` is as for `hot_postgresql.claim`."""
     process = Process(tx, worker)
     if process.state != WorkerState.LIVE:
-        raise WorkerReaped(
-            f"worker {worker} is {process.state}: its leases are over",
-            hint="register under a new name",
-        )
+        raise leases_over(worker, process.state)
     if token == process.last_token:
         rows = tx.rows(sql.LEASED_UNDER, worker=process.id, token=token)
         return Claimed(rows, cursor, process.now)

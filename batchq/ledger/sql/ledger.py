@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from batchq.clock import Clock, SystemClock, random_hex
-from batchq.errors import LedgerUnreachable, UsageError, WorkerReaped
+from batchq.errors import LedgerUnreachable, UsageError
 from batchq.item import NewItem
 from batchq.lease import Failure, Held, Lease, ReleaseReason
 from batchq.ledger.contact import Contact
@@ -28,6 +28,7 @@ from batchq.ledger.records import (
     Tallies,
     WorkerStatus,
 )
+from batchq.ledger.refusals import ended_name, require_ttl
 from batchq.ledger.sql import (
     enqueueing,
     fresh,
@@ -123,7 +124,7 @@ class SqlLedger:
     def register(
         self, run: Run, worker: str, ttl: float, role: Role, about: Mapping[str, Any]
     ) -> None:
-        self._check_ttl(ttl)
+        require_ttl(self._policy, ttl)
         said = plain_text(json.dumps(about))
         rows = self._single(
             lambda tx: tx.rows(
@@ -139,13 +140,10 @@ class SqlLedger:
             self._last_tokens[worker] = None
             self._seen(rows[0][0])
         elif not self.beat(worker, ttl):
-            raise WorkerReaped(
-                f"the name {worker} belongs to a process that has ended",
-                hint="register under a new name",
-            )
+            raise ended_name(worker)
 
     def beat(self, worker: str, ttl: float) -> bool:
-        self._check_ttl(ttl)
+        require_ttl(self._policy, ttl)
         rows = self._single(lambda tx: tx.rows(sql.BEAT, worker=worker, ttl=milliseconds(ttl)))
         if rows:
             self._seen(rows[0][0])
@@ -310,13 +308,6 @@ class SqlLedger:
 
     def _seen(self, now: int) -> None:
         self._contact.seen(self._clock.monotonic(), now / 1000)
-
-    def _check_ttl(self, ttl: float) -> None:
-        if not 0 < ttl <= self._policy.max_ttl:
-            raise UsageError(
-                f"a TTL of {ttl:g} s is not above 0 and at most {self._policy.max_ttl:g} s",
-                hint="set --lease-ttl within these bounds",
-            )
 
 
 def _driver(url: str) -> Driver:

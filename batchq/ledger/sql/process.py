@@ -9,23 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, NamedTuple
 
-from batchq.errors import WorkerReaped
 from batchq.lease import ReleaseReason
-from batchq.ledger.records import Policy, State
+from batchq.ledger.records import COUNTED, Policy, State
+from batchq.ledger.refusals import WORKER_LOST, died_with_it, released_often, stranger
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.engine import Transaction
 from batchq.ledger.sql.names import COUNTERS, STATE_TABLES
 
 __all__ = ["Moves", "Process", "Row", "milliseconds", "plain_text", "settle"]
-
-_COUNTED = {
-    State.READY: ("total", "ready"),
-    State.DELAYED: ("total", "ready", "delayed"),
-    State.LEASED: ("total", "leased"),
-    State.COMPLETED: ("total", "completed"),
-    State.DEAD_LETTERED: ("total", "dead_lettered"),
-    State.SUPERSEDED: ("superseded",),
-}
 
 
 def milliseconds(seconds: float) -> int:
@@ -59,7 +50,7 @@ class Process:
         """Raises WorkerReaped if no process is registered under `name`."""
         row = tx.record(sql.PROCESS, worker=name)
         if row is None:
-            raise WorkerReaped(f"no process is registered as {name}", hint="register it first")
+            raise stranger(name)
         self.tx = tx
         self.name = name
         self.id: int = row.id
@@ -77,9 +68,9 @@ class Process:
 
     def moved(self, source: State | None, target: State | None, number: int) -> None:
         """Count items that went from one state to another; none is outside the run."""
-        for name in _COUNTED[source] if source else ():
+        for name in COUNTED[source] if source else ():
             self.tally[name] -= number
-        for name in _COUNTED[target] if target else ():
+        for name in COUNTED[target] if target else ():
             self.tally[name] += number
 
     def save(self, **columns: Any) -> None:
@@ -149,7 +140,7 @@ class Moves:
         elif reason is ReleaseReason.BROKEN_OBJECT:
             self.delay(row._replace(generation=row.generation + 1))
         elif row.releases + 1 >= self._policy.max_releases and others_committed:
-            error = f"released {row.releases + 1} times while its workers committed other items"
+            error = released_often(row.releases + 1)
             self.charge(row._replace(releases=0), reason.value, error)
         else:
             row = row._replace(releases=row.releases + 1)
@@ -159,8 +150,7 @@ class Moves:
         self._process.tally["lost_leases"] += 1
         row = row._replace(losses=row.losses + 1, lone_losses=row.lone_losses + alone)
         if row.lone_losses >= self._policy.max_losses:
-            error = f"{row.lone_losses} workers died while they held this item and no other"
-            self.bury(row, "worker_lost", error)
+            self.bury(row, WORKER_LOST, died_with_it(row.lone_losses))
         else:
             self.delay(row)
 
