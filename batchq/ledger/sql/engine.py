@@ -15,7 +15,7 @@ from collections import namedtuple
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, create_engine
 from sqlalchemy import exc as sa_exc
@@ -23,10 +23,10 @@ from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from batchq.clock import Clock, SystemClock, random_fraction
 from batchq.errors import LedgerUnreachable
-from batchq.ledger.sql.dialect import SQLITE, Dialect
-from batchq.ledger.sql.verdict import Verdict
+from batchq.ledger.sql.dialect import SQLITE
+from batchq.ledger.sql.driver import Driver
 
-__all__ = ["Database", "Driver", "Repeat", "Transaction"]
+__all__ = ["Database", "Repeat", "Transaction"]
 
 T = TypeVar("T")
 
@@ -46,49 +46,6 @@ _CONNECTIONS = 2
 
 class Repeat(Exception):
     """Another transaction came between: run this one again from its start."""
-
-
-class Driver(Protocol):
-    """What `sqlite` and `postgresql` say of themselves."""
-
-    dialect: Dialect
-    engine_url: str
-    engine_options: ClassVar[dict[str, Any]]
-    error: ClassVar[type[Exception]]
-    """The base of the driver's own errors."""
-    schema: str | None
-    """The namespace of the ledger's tables, where it is not the database's own default."""
-    url: str
-
-    def connect(self) -> Any:
-        """A new connection of the driver, in autocommit mode."""
-        ...
-
-    def is_locked(self, error: BaseException) -> bool:
-        """Whether somebody else holds a lock on the whole database, for a moment."""
-        ...
-
-    def opening(self, connection: Any, begin: str | None) -> str | None:
-        """What opens a transaction on this connection, for which `begin` is the usual word.
-
-        None for a statement that is a transaction in itself.
-        """
-        ...
-
-    def emptied(self, connection: Any) -> bool:
-        """Whether this transaction, which may write, has emptied the log instead.
-
-        Whoever begins next finds it empty, and writes it from its start.
-        """
-        ...
-
-    def judge(self, error: BaseException) -> Verdict:
-        """What an error of the driver means."""
-        ...
-
-    def misplaced(self, error: BaseException) -> bool:
-        """Whether the error says that another connection may lead to a better server."""
-        ...
 
 
 class Transaction:

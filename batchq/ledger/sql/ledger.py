@@ -41,7 +41,8 @@ from batchq.ledger.sql import (
 )
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.dialect import POSTGRESQL
-from batchq.ledger.sql.engine import Database, Driver, Transaction
+from batchq.ledger.sql.driver import Driver
+from batchq.ledger.sql.engine import Database, Transaction
 from batchq.ledger.sql.process import Process, milliseconds, plain_text
 from batchq.ledger.sql.reaping import reap
 from batchq.ledger.sql.sqlite import Sqlite

@@ -18,8 +18,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from batchq.errors import UsageError
 from batchq.ledger.sql.dialect import POSTGRESQL
+from batchq.ledger.sql.driver import Verdict
 from batchq.ledger.sql.postgresql_refusals import READ_ONLY, judge
-from batchq.ledger.sql.verdict import Verdict
 from batchq.redact import HIDDEN, redact
 
 __all__ = ["Postgresql"]

@@ -18,7 +18,7 @@ from batchq.errors import (
     LedgerUnreachable,
     UsageError,
 )
-from batchq.ledger.sql.verdict import Verdict
+from batchq.ledger.sql.driver import Verdict
 
 __all__ = ["READ_ONLY", "judge"]
 

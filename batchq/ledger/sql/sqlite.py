@@ -19,7 +19,7 @@ from batchq.errors import (
     UsageError,
 )
 from batchq.ledger.sql.dialect import SQLITE
-from batchq.ledger.sql.verdict import Verdict
+from batchq.ledger.sql.driver import Verdict
 
 __all__ = ["Sqlite"]
 
