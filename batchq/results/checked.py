@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from batchq.errors import BatchqError
 from batchq.ledger.base import CommittedResult, Run
 from batchq.result import Line
-from batchq.store.base import ObjectMissing, Store, StoreError
-from batchq.store.committed import DamagedResult, MissingResult, judge_committed
+from batchq.store.base import Store, StoreError
+from batchq.store.committed import (
+    AlteredResult,
+    DamagedResult,
+    ForeignResult,
+    judge_committed,
+    read_committed,
+)
 
 __all__ = ["Checked", "judge", "read_checked"]
 
@@ -55,16 +62,20 @@ def read_checked(run: Run, store: Store, row: CommittedResult) -> Line:
     Raises BatchqError, naming the document, if the object is missing or altered or the
     store gives no answer.
     """
-    stored = row.stored
-    # In layout `item` the object is the result: what was appended to it counts too.
-    part = (0, None) if run.layout == "item" else (stored.offset, stored.length)
+    read = partial(
+        read_committed,
+        store,
+        run.layout,
+        row.stored,
+        source_id=row.source_id,
+        source_version=row.source_version,
+        processing_version=run.processing_version,
+    )
     try:
         try:
-            return judge(run, row, store.read(stored.key, *part))
-        except DamagedResult:
-            return judge(run, row, store.read(stored.key, *part))
-    except ObjectMissing:
-        raise _damaged(row, MissingResult(stored.key, "is missing from the store")) from None
+            return read()
+        except (AlteredResult, ForeignResult):
+            return read()
     except DamagedResult as damage:
         raise _damaged(row, damage) from None
     except StoreError as error:

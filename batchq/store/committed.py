@@ -50,8 +50,8 @@ def read_committed(
     source_id: str,
     source_version: str,
     processing_version: str,
-) -> bytes:
-    """The envelope of a committed result: one line of canonical JSON with its newline.
+) -> Line:
+    """The envelope of a committed result.
 
     Raises MissingResult, AlteredResult or ForeignResult; StoreError where the store gave
     no answer, which says nothing about the result.
@@ -64,7 +64,7 @@ def read_committed(
             data = store.read(stored.key, stored.offset, stored.length)
     except ObjectMissing:
         raise MissingResult(stored.key, "is missing from the store") from None
-    line = judge_committed(
+    return judge_committed(
         data,
         layout,
         stored,
@@ -72,7 +72,6 @@ def read_committed(
         source_version=source_version,
         processing_version=processing_version,
     )
-    return line.whole
 
 
 def judge_committed(

@@ -59,7 +59,7 @@ def read(store: Store, layout: str, stored: Stored, of: Made) -> bytes:
         source_id=of.item.source_id,
         source_version=of.item.source_version,
         processing_version=VERSION,
-    )
+    ).whole
 
 
 # -- frames ----------------------------------------------------------------------

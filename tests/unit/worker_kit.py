@@ -183,7 +183,7 @@ class Kit:
                 source_id=row.source_id,
                 source_version=row.source_version,
                 processing_version="shout-1",
-            )
+            ).whole
             for row in self.results()
         }
         return {name: Envelope.from_bytes(line).output for name, line in lines.items()}
