@@ -9,7 +9,7 @@ from typing import Any
 from batchq.clock import Clock
 from batchq.errors import WaitTimedOut
 from batchq.ledger.base import Counts, Ledger, Role, Run, WorkerStatus
-from batchq.ledger.history import uptime
+from batchq.ledger.uptime import uptime
 from batchq.words import counted, duration
 
 __all__ = ["rate_per_s", "snapshot", "uptime_line", "wait"]
@@ -109,7 +109,7 @@ def wait(
 
 
 def uptime_line(told: Mapping[str, Any]) -> str:
-    """What `ledger.history.Uptime.told` says, in a line: the assumption beside the history."""
+    """What `ledger.uptime.Uptime.told` says, in a line: the assumption beside the history."""
     assumed = f"expected {duration(told['expected_uptime_s'])} (expected_uptime)"
     number = told["count"]
     if not number:

@@ -18,7 +18,7 @@ from batchq.event import Events
 from batchq.inference.base import Processor
 from batchq.lease import ReleaseReason
 from batchq.ledger.base import Counts, Ledger, Run
-from batchq.ledger.history import FINISHED, uptime
+from batchq.ledger.uptime import FINISHED, uptime
 from batchq.notice.base import Notice, NoticeSource
 from batchq.source.base import Extractor, Reader
 from batchq.store.base import Store

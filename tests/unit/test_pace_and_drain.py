@@ -8,7 +8,7 @@ import pytest
 
 from batchq.clock import ManualClock
 from batchq.ledger.base import Counts, Role, Tallies, WorkerState, WorkerStatus
-from batchq.ledger.history import FINISHED, uptime
+from batchq.ledger.uptime import FINISHED, uptime
 from batchq.notice.base import Notice
 from batchq.notice.signals import SignalSource
 from batchq.worker.drain import DEFAULT_WINDOW_S, Drain, shortest_window, usable
