@@ -6,15 +6,15 @@ for what only a worker needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchq.clock import Clock
 from batchq.config import Config, Loaded
-from batchq.errors import LedgerNotInitialised, ProcessingVersionMismatch, UsageError
-from batchq.fingerprint import HINTS, difference, processing_version
+from batchq.errors import LedgerNotInitialised, UsageError
+from batchq.fingerprint import HINTS
 from batchq.notice.signals import SignalSource
 from batchq.redact import redact, secret_in
 
@@ -320,20 +320,19 @@ def run_processor(run: Run, loaded: Loaded) -> Processor:
     field, if a setting given here says otherwise, or if code, weights or extractor
     here differ from those that the run was created with.
     """
+    from batchq.enqueue import require_manifest
     from batchq.inference.registry import rebuild_processor
 
     config, origin = loaded.config, loaded.origin
     if origin["processor"] != "default" and config.processor != run.manifest.get("processor"):
-        raise _mismatch(run, {**run.manifest, "processor": config.processor})
+        require_manifest(run, {**run.manifest, "processor": config.processor})
     given = _parameters(config)
     manifest = {**run.manifest, "parameters": {**run.manifest["parameters"], **given}}
     if "model" in given:
         # The run remembers where its own model lay, and that place would be asked first.
         manifest.pop(HINTS, None)
     processor = rebuild_processor(manifest)
-    ours = full_manifest(processor)
-    if processing_version(ours) != run.processing_version:
-        raise _mismatch(run, ours)
+    require_manifest(run, full_manifest(processor))
     return processor
 
 
@@ -341,12 +340,3 @@ def _parameters(config: Config) -> dict[str, Any]:
     """The processor's parameters, as far as somebody named them."""
     model = {} if config.model is None else {"model": config.model}
     return {**config.parameters, **model}
-
-
-def _mismatch(run: Run, ours: Mapping[str, Any]) -> ProcessingVersionMismatch:
-    lines = "\n".join(difference(ours, run.manifest))
-    return ProcessingVersionMismatch(
-        f"run {run.name!r} is {run.processing_version}, which is not what is set up here:\n{lines}",
-        hint="results of two processing versions never mix in one run: use what the run "
-        "was created with, or enqueue under another name with --run",
-    )

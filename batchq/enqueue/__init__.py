@@ -1,7 +1,7 @@
 """Enqueue: what there is to process, taken up as items of a run."""
 
 from batchq.enqueue.fingerprinting import as_it_lies
-from batchq.enqueue.run import check_store, ensure_run, require_layout
+from batchq.enqueue.run import check_store, ensure_run, require_layout, require_manifest
 from batchq.enqueue.verb import EnqueueReport, Plan, enqueue, plan
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "ensure_run",
     "plan",
     "require_layout",
+    "require_manifest",
 ]

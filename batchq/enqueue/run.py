@@ -11,7 +11,7 @@ from batchq.ledger.base import Ledger, Run
 from batchq.result import canonical_json, sha256_hex
 from batchq.store.base import ObjectMissing, Store, StoreError
 
-__all__ = ["check_store", "ensure_run", "require_layout"]
+__all__ = ["check_store", "ensure_run", "require_layout", "require_manifest"]
 
 RUN_SCHEMA = "batchq-run/1"
 
@@ -26,13 +26,7 @@ def ensure_run(
     """
     version = processing_version(manifest)
     run = ledger.find_run(name) or ledger.create_run(name, version, manifest, layout)
-    if run.processing_version != version:
-        lines = "\n".join(difference(manifest, run.manifest))
-        raise ProcessingVersionMismatch(
-            f"run {name!r} is {run.processing_version}, which is not {version}:\n{lines}",
-            hint="results of two processing versions never mix in one run: "
-            "enqueue under another name with --run",
-        )
+    require_manifest(run, manifest)
     require_layout(run, layout)
     tallies = ledger.counts(run).tallies
     if tallies.total + tallies.superseded == 0:
@@ -44,6 +38,18 @@ def ensure_run(
             raise _unusable(store, str(error)) from None
     check_store(store, run)
     return run
+
+
+def require_manifest(run: Run, ours: Mapping[str, Any]) -> None:
+    """Raise ProcessingVersionMismatch, field by field, unless `ours` makes the run's version."""
+    if processing_version(ours) != run.processing_version:
+        lines = "\n".join(difference(ours, run.manifest))
+        raise ProcessingVersionMismatch(
+            f"run {run.name!r} is {run.processing_version}, which is not what is set up here:\n"
+            f"{lines}",
+            hint="results of two processing versions never mix in one run: use what the run "
+            "was created with, or enqueue under another name with --run",
+        )
 
 
 def require_layout(run: Run, layout: str) -> None:
