@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from batchq.errors import BatchqError, DocumentError, UsageError
+from batchq.fingerprint import HINTS
 from batchq.inference.base import Document, Output, Prepared
 from batchq.inference.batching import Step, fixed_steps, packed_steps
 from batchq.inference.device import (
@@ -165,7 +166,7 @@ class Embed:
             },
         }
         if self._found.place == "folder":
-            manifest["hints"] = {"model_folder": str(self._found.path.absolute())}
+            manifest[HINTS] = {"model_folder": str(self._found.path.absolute())}
         return manifest
 
     def provenance(self) -> Mapping[str, Any]:

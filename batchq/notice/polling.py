@@ -29,7 +29,9 @@ class Trouble(Exception):
 
 class PollingSource(ABC):
     """`interval`: seconds between polls; `window`: seconds that a notice without a usable
-    time gives, or None to leave its deadline open.
+    time is taken to give, or None to leave its deadline open.
+
+    The attribute of that name is `NoticeSource`'s, and no more than the platform surely gives.
     """
 
     name: str

@@ -52,6 +52,7 @@ class Holdings:
         return len(self._works)
 
     def take(self, lease: Lease) -> list[Work]:
+        """Hold what a claim brought."""
         works = [Work(item, lease.token) for item in lease.items]
         with self._changed:
             self._works.update((work.held, work) for work in works)
@@ -59,6 +60,7 @@ class Holdings:
         return works
 
     def holds(self, work: Work) -> bool:
+        """Whether it is still ours: not settled, and not cancelled."""
         return self._works.get(work.held) is work
 
     @property
