@@ -46,9 +46,6 @@ __all__ = [
     "take_signals",
 ]
 
-MAX_STAGED = 256 * 1024 * 1024
-"""Bytes of a document that is kept in the result store: what a worker would load."""
-
 
 def open_ledger(config: Config, clock: Clock) -> Ledger:
     """The ledger at `config.ledger`. Raises UsageError if its library is not installed."""
@@ -213,6 +210,7 @@ def open_staging(store: Store, reader: Reader) -> Callable[[str, str], str]:
     Takes and returns a locator; see `batchq.enqueue`.
     """
     from batchq.enqueue import as_it_lies
+    from batchq.source.base import MAX_DOCUMENT_BYTES
     from batchq.store.inputs import Inputs
 
     if not store.remote:
@@ -222,7 +220,8 @@ def open_staging(store: Store, reader: Reader) -> Callable[[str, str], str]:
     def stage(locator: str, source_version: str) -> str:
         if not locator.startswith("file:"):
             return locator
-        staged = inputs.stage(reader.read(locator, source_version, MAX_STAGED), source_version)
+        data = reader.read(locator, source_version, MAX_DOCUMENT_BYTES)
+        staged = inputs.stage(data, source_version)
         # What marks a row of a table stays with it.
         _, mark, row = locator.partition("#")
         return f"{staged}{mark}{row}"

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from batchq.errors import BatchqError
 
 __all__ = [
+    "MAX_DOCUMENT_BYTES",
     "Extractor",
     "Found",
     "Reader",
@@ -17,6 +18,10 @@ __all__ = [
     "SourceAbsent",
     "SourceUnavailable",
 ]
+
+
+MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
+"""Of a document that a worker loads, and so of one that is staged for it."""
 
 
 class SourceUnavailable(BatchqError):

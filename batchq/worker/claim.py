@@ -10,6 +10,7 @@ from batchq.clock import random_fraction
 from batchq.errors import LedgerUnreachable, WorkerReaped
 from batchq.lease import Lease, new_token
 from batchq.ledger.base import ISOLATED_LOSSES, Counts
+from batchq.words import counted
 from batchq.worker.holdings import Holdings, Work
 from batchq.worker.pace import POLL_S, poll_interval
 from batchq.worker.parts import Parts
@@ -151,8 +152,8 @@ class Claimer:
         if held == 0 or registration.name != name:
             return False
         log.warning(
-            "the ledger was set back: it knows nothing of how %d items ended here, which go back",
-            held,
+            "the ledger was set back: what it says is held here has ended; given back: %s",
+            counted(held, "item"),
         )
         ledger.stop(name, "the ledger was set back")
         self._reaped(name)

@@ -10,6 +10,7 @@ from typing import Any
 from batchq.clock import Clock, random_hex
 from batchq.errors import DeviceLost, LedgerUnreachable
 from batchq.ledger.base import Ledger, Role, Run
+from batchq.words import counted
 
 __all__ = ["BEATS_PER_TTL", "Heartbeat", "Registration"]
 
@@ -123,9 +124,10 @@ class Heartbeat:
         last = self._last_progress()
         if last is not None and self._clock.monotonic() - last > self._stall_timeout:
             raise DeviceLost(
-                f"no progress for {self._stall_timeout:.0f} s while items are held",
-                hint="look at the device and the result store; raise stall_timeout if a "
-                "single step may take that long. The items return to others by themselves",
+                f"no progress for {self._stall_timeout:.0f} s",
+                hint="look at the device and the result store; raise stall_timeout if loading "
+                "the model or a single step may take that long. What is held returns to others "
+                "by itself",
             )
 
     def _reap(self) -> None:
@@ -134,6 +136,6 @@ class Heartbeat:
             taken = reaped.returned + reaped.dead_lettered
             if taken:
                 names = ", ".join(reaped.workers) or "workers lost before"
-                log.info("took back %d items of %s", taken, names)
+                log.info("took back %s of %s", counted(taken, "item"), names)
             if taken < REAP_PAGE:
                 return

@@ -24,7 +24,7 @@ from typing import TypeVar
 from batchq.errors import BatchqError, DocumentError
 from batchq.inference.base import Output
 from batchq.lease import ReleaseReason
-from batchq.source.base import SourceUnavailable
+from batchq.source.base import MAX_DOCUMENT_BYTES, SourceUnavailable
 from batchq.source.rows import load_document
 from batchq.store.base import StoreError
 from batchq.store.verified import BrokenObject
@@ -43,7 +43,6 @@ log = logging.getLogger("batchq.worker")
 T = TypeVar("T")
 
 TICK_S = 0.1
-MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
 
 ERROR_WINDOW_S = 5.0
 """After an error, how long results that are already made may take to be committed."""
