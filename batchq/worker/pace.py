@@ -22,7 +22,9 @@ EXPECTED_UPTIME_S = 5 * 3600.0
 HOLD_SECONDS = 20.0
 """How much work a worker holds: enough to sort by length, little enough to give back."""
 
-FIRST_CLAIM = 64
+FIRST_HOLD = 64
+"""Until a batch was measured."""
+
 MAX_CLAIM = 1_000
 MAX_HOLD = 4_096
 MAX_HOLD_BYTES = 256 * 1024 * 1024
@@ -171,7 +173,7 @@ class Pace:
             batch = self._batch_items.value or 0.0
             size = self._result_bytes.value or 1.0
         if per_item is None:
-            return FIRST_CLAIM
+            return FIRST_HOLD
         seconds = min(HOLD_SECONDS, self._window_s)
         enough = max(seconds / max(per_item, 1e-6), MIN_HOLD_BATCHES * batch)
         return max(2, min(MAX_HOLD, int(MAX_HOLD_BYTES / size), int(enough)))

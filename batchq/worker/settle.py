@@ -112,7 +112,7 @@ class Settler:
     # -- the thread --------------------------------------------------------------
 
     def run(self) -> None:
-        """Until the pipeline halts; results still waiting then are committed first."""
+        """Until the pipeline halts. Once it hurries, results are committed as they come."""
         while not self._halt.is_set():
             arrived = self._receive()
             self._fail([o for o in arrived if isinstance(o, _Failed)])

@@ -13,7 +13,7 @@ from batchq.notice.base import Notice
 from batchq.notice.signals import SignalSource
 from batchq.worker.drain import DEFAULT_WINDOW_S, Drain, shortest_window, usable
 from batchq.worker.pace import (
-    FIRST_CLAIM,
+    FIRST_HOLD,
     MAX_HOLD,
     MAX_HOLD_BYTES,
     Pace,
@@ -36,7 +36,7 @@ def test_youngs_interval_is_the_published_example() -> None:
 def test_the_first_claim_is_small_and_later_ones_follow_the_rate() -> None:
     """Nothing is known at first; then about twenty seconds of work are held."""
     pace = Pace()
-    assert pace.hold() == FIRST_CLAIM
+    assert pace.hold() == FIRST_HOLD
     pace.batch_done(items=10, seconds=10.0)
     assert pace.hold() == 30
     fast = Pace()
