@@ -31,19 +31,26 @@ MAX_HOLD_BYTES = 256 * 1024 * 1024
 """Of results as they are stored, in the hands of a store that takes them slower than they come."""
 
 MIN_HOLD_BATCHES = 3
+"""With fewer the device would wait for the loaders or for the store."""
+
 HOLD_LOST = 100
-"""Ten leases of what was lost before."""
+"""Items in hand while one of them was lost before: ten leases of what was lost once."""
 
 HELD_TO_FLUSHED = 4
+"""What is held makes so many flushes, so that the device has work while one waits."""
+
 SURELY_SMALL = 1024 * 1024
 """Bytes of a result that no store takes long for."""
 
 MAX_FLUSH_ITEMS = 1_000
 CHEAP_SHARE = 0.01
+"""Of the worker's time: commits that take no more of it need not be rarer."""
+
 FIRST_COST_S = 0.01
 """Of a put, until one was measured."""
 
 MAX_FLUSH_SECONDS = 5.0
+"""Whatever was measured: until then others see the items as leased."""
 
 
 def young_interval(flush_cost_s: float, expected_uptime_s: float) -> float:
@@ -137,13 +144,13 @@ class Pace:
             return self._flush_total / lifetime_s if lifetime_s > 0 else 0.0
 
     def put_done(self, size: int, seconds: float) -> None:
-        """A result of `size` bytes took `seconds` to store and read back."""
+        """An object of `size` bytes took `seconds` to store and read back."""
         with self._lock:
             self._put_seconds.add(seconds)
             self._largest_put = max(self._largest_put, size)
 
     def seconds_to_commit(self, size: int) -> float:
-        """How long a result of `size` bytes takes from here to its commit.
+        """How long an object of `size` bytes takes from here to the commit of what is in it.
 
         Without bound for a large one the like of which was never stored before: a drain
         is no time to find out.
