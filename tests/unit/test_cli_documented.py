@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ from typer.main import get_command
 from batchq.cli import app
 from batchq.config import Config, load
 from batchq.errors import ExitCode
+from batchq.inference.embed import Embed
 from batchq.item import Document
 from batchq.lease import ReleaseReason
 from batchq.ledger.refusals import WORKER_LOST
@@ -122,6 +124,16 @@ def test_the_processor_of_the_readme_works(tmp_path: Path, monkeypatch: pytest.M
 
     assert output.value == "SOME WORDS"
     assert output.tokens_used == 2
+
+
+def test_every_parameter_of_embed_is_explained() -> None:
+    """In its table of docs/processors.md, and none that it does not take."""
+    page = (ROOT / "docs" / "processors.md").read_text()
+    table = page[page.index("## embed") : page.index("## stats")]
+
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(
+        inspect.signature(Embed).parameters
+    )
 
 
 def test_the_wheel_ships_the_migrations(tmp_path: Path) -> None:
