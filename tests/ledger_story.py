@@ -40,6 +40,7 @@ def tell(ledger: Ledger, run: Run, clock: ManualClock) -> None:
     ledger.register(run, "e3", 60.0, Role.ENQUEUER, {})
     moved = NewItem("docs/30.md", "sha256:1", 1, "file:///elsewhere", "file:///")
     ledger.enqueue("e3", 1, [moved])
+    assert ledger.enqueue("e3", 2, [document(31)]).known == 1
     assert ledger.claim("w", "t3", 5, alone=False)
     assert ledger.claim("w", "t3", 5, alone=False)
     for _ in range(6):

@@ -40,7 +40,6 @@ from tests.conformance import test_ledger_claim as claims
 from tests.conformance import test_ledger_commit as commits
 from tests.conformance import test_ledger_dynamodb as apart
 from tests.conformance import test_ledger_enqueue as enqueues
-from tests.conformance import test_ledger_fresh as fresh
 from tests.conformance import test_ledger_processes as processes
 from tests.conformance import test_ledger_races as races
 from tests.conformance import test_ledger_reading as reading
@@ -48,6 +47,7 @@ from tests.conformance import test_ledger_reap as reaps
 from tests.conformance import test_ledger_reopen as reopens
 from tests.conformance import test_ledger_repeated as repeated
 from tests.conformance import test_ledger_returns as returns
+from tests.conformance import test_ledger_shortcuts as shortcuts
 from tests.conformance import test_ledger_transactions as transactions
 from tests.conformance.world import World
 
@@ -243,6 +243,10 @@ def is_given_in_any_generation(row: Any, sha256: str, given: set[tuple[int, int,
 
 def breaks_off(prepare: Any) -> Callable[[World], object]:
     return partial(transactions.test_a_verb_that_breaks_off_leaves_no_trace, prepare=prepare)
+
+
+def expecting_known_ones(test: Callable[[World], object]) -> Callable[[World], object]:
+    return partial(shortcuts.with_known_ones_expected, test)
 
 
 def any_value(*names: str) -> Callable[..., Any]:
@@ -578,13 +582,57 @@ MUTANTS = [
                 "last_batch FROM workers WHERE name = :worker",
             )
         ),
-        fresh.test_a_batch_that_waited_for_a_later_one_is_refused,
+        shortcuts.test_a_batch_that_waited_for_a_later_one_is_refused,
     ),
     Mutant(
         "new documents are added in the order of their listing",
         ("postgresql",),
         reworded(postgresql=('ORDER BY source_id COLLATE "C"', "")),
-        fresh.test_items_are_numbered_as_listed_and_documents_added_by_name,
+        shortcuts.test_items_are_numbered_as_listed_and_documents_added_by_name,
+    ),
+    Mutant(
+        "known documents are not locked",
+        ("postgresql",),
+        reworded(postgresql=("FROM known) LIMIT 1 FOR UPDATE", "FROM known) LIMIT 1")),
+        shortcuts.test_a_document_that_another_enqueue_has_just_changed_is_changed_back,
+    ),
+    Mutant(
+        "known documents are taken up in any order of batches",
+        ("postgresql",),
+        reworded(postgresql=("FROM me WHERE last_batch < :batch", "FROM me")),
+        shortcuts.test_batches_of_known_documents_go_forward_only,
+    ),
+    Mutant(
+        "known documents are taken up without a lock on the process",
+        ("postgresql",),
+        reworded(postgresql=("FROM held) = :number FOR UPDATE", "FROM held) = :number")),
+        shortcuts.test_batches_of_known_documents_go_forward_only,
+    ),
+    Mutant(
+        "a batch of which some are known is known",
+        ("postgresql",),
+        reworded(postgresql=("(SELECT count(*) FROM held) = :number", "true")),
+        expecting_known_ones(enqueues.test_the_same_version_again_is_known),
+    ),
+    Mutant(
+        "known documents may have other bytes",
+        ("postgresql",),
+        reworded(postgresql=("AND source_version = g.source_version", "")),
+        expecting_known_ones(enqueues.test_changed_bytes_supersede_a_ready_item),
+    ),
+    Mutant(
+        "known documents may lie elsewhere",
+        ("postgresql",),
+        reworded(postgresql=("AND locator = g.locator", "")),
+        expecting_known_ones(
+            partial(enqueues.test_a_known_uncommitted_item_gets_the_new_locator, state="ready")
+        ),
+    ),
+    Mutant(
+        "known documents may be named again",
+        ("postgresql",),
+        reworded(postgresql=("AND enqueuer <> (SELECT id FROM known)", "")),
+        shortcuts.test_a_document_that_another_enqueue_has_just_named_is_marked,
     ),
     Mutant(
         "the reaped may beat",

@@ -209,6 +209,14 @@ def enqueue_new(scene: Scene) -> Call:
     return lambda: scene.ledger.enqueue(by, 1, [document("000"), document("001")])
 
 
+def enqueue_known(scene: Scene) -> Call:
+    """The second batch of known documents, which is expected to be like the first."""
+    scene.enqueue_some()
+    by = scene.register("e2", Role.ENQUEUER)
+    scene.ledger.enqueue(by, 1, [document("000")])
+    return lambda: scene.ledger.enqueue(by, 2, [document("001"), document("002")])
+
+
 def claim(scene: Scene) -> Call:
     worker = scene.enqueue_some()
     return lambda: scene.world.claim(worker, 2, token=scene.name("t"))
@@ -311,6 +319,7 @@ VERBS = {
     "stop": Verb(stop),
     "enqueue": Verb(enqueue),
     "enqueue new": Verb(enqueue_new),
+    "enqueue known": Verb(enqueue_known),
     "claim": Verb(claim),
     "claim what came back": Verb(claim_what_came_back),
     "commit": Verb(commit),
@@ -373,7 +382,9 @@ def test_a_failover_in_the_middle_of_a_commit(stage: Stage) -> None:
     assert faults(VERBS["commit some that are fenced"], stage, refuse=3) == []
 
 
-@pytest.mark.parametrize("name", ["register", "beat", "enqueue new", "claim", "commit"])
+@pytest.mark.parametrize(
+    "name", ["register", "beat", "enqueue new", "enqueue known", "claim", "commit"]
+)
 def test_a_verb_of_one_statement_that_arrives_after_it_was_repeated(
     name: str, stage: Stage
 ) -> None:

@@ -19,7 +19,15 @@ import pytest
 from batchq.clock import ManualClock
 from batchq.ledger.base import Policy
 from batchq.ledger.schema import metadata
-from batchq.ledger.sql import SqlLedger, engine, fresh, hot_postgresql, hot_sqlite, statements
+from batchq.ledger.sql import (
+    SqlLedger,
+    engine,
+    familiar,
+    fresh,
+    hot_postgresql,
+    hot_sqlite,
+    statements,
+)
 from tests.ledger_story import repair, tell
 
 # They read all of a run's items, and all of its processes, on purpose.
@@ -255,6 +263,12 @@ POSTGRES_INDEXES = {
         ("workers", "uq_workers_name"),
         ("workers", "pk_workers"),
         ("documents", "pk_documents"),
+    },
+    familiar._ENQUEUE: {
+        ("workers", "uq_workers_name"),
+        ("workers", "pk_workers"),
+        ("documents", "pk_documents"),
+        ("items", "pk_items"),
     },
     statements.HELD_BY: {("leased", "ix_leased_worker")},
     statements.SUSPECTS: {("workers", "ix_workers_unsettled")},

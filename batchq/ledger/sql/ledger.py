@@ -31,6 +31,7 @@ from batchq.ledger.records import (
 from batchq.ledger.refusals import ended_name, require_ttl
 from batchq.ledger.sql import (
     enqueueing,
+    familiar,
     fresh,
     holding,
     hot,
@@ -51,6 +52,9 @@ from batchq.result import Result, canonical_json, slug
 __all__ = ["SqlLedger"]
 
 T = TypeVar("T")
+
+_Shortcut = Callable[[str, int, Sequence[NewItem]], Callable[[Transaction], Enqueued]]
+"""A batch in one statement, where it is as the shortcut expects."""
 
 
 class SqlLedger:
@@ -81,8 +85,8 @@ class SqlLedger:
         self._cursors: dict[str, int] = {}
         self._last_tokens: dict[str, str | None] = {}
         self._due: dict[tuple[str, bool], int] = {}
-        # Whose last batch named what was known: the next one most likely does, too.
-        self._familiar: set[str] = set()
+        # By enqueuer, as its last batch was: the next one most likely is like it.
+        self._shortcuts: dict[str, _Shortcut | None] = {}
 
     # -- schema and runs ---------------------------------------------------------
 
@@ -173,14 +177,14 @@ class SqlLedger:
 
         if not self._on_postgresql:
             return self._write(whole)
-        if worker not in self._familiar:
+        if shortcut := self._shortcuts.get(worker, fresh.enqueue):
             with suppress(hot.Unusual):
-                return self._single(fresh.enqueue(worker, batch, items))
+                return self._single(shortcut(worker, batch, items))
         answer = self._write(whole)
-        if answer.new < len(items):
-            self._familiar.add(worker)
+        if answer.known == len(items):
+            self._shortcuts[worker] = familiar.enqueue
         else:
-            self._familiar.discard(worker)
+            self._shortcuts[worker] = fresh.enqueue if answer.new == len(items) else None
         return answer
 
     def claim(self, worker: str, token: str, limit: int, *, alone: bool) -> Lease | None:
