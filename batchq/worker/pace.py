@@ -76,13 +76,15 @@ def poll_interval(counts: Counts) -> float:
 class _Average:
     """An exponentially weighted mean that starts at its first value."""
 
-    def __init__(self, weight: float = 0.2) -> None:
-        self._weight = weight
+    WEIGHT = 0.2
+    """Of the newest: the last few decide, since documents and stores change under way."""
+
+    def __init__(self) -> None:
         self.value: float | None = None
 
     def add(self, sample: float) -> None:
         old = self.value
-        self.value = sample if old is None else old + self._weight * (sample - old)
+        self.value = sample if old is None else old + self.WEIGHT * (sample - old)
 
 
 class Pace:
