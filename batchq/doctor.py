@@ -171,27 +171,16 @@ class _Doctor:
         if self._store is None:
             return None
         key = f"doctor-{random_hex()}"
-        data = bytes.fromhex(random_hex(8 * TRIAL_BYTES))
-        digest = sha256_hex(data)
-        started = self._clock.monotonic()
-        self._store.put_if_absent(key, data, digest)
-        written = self._clock.monotonic()
-        back = self._store.read(key)
-        read = self._clock.monotonic()
-        info = self._store.head(key)
-        left = self._removed(key)
-        if sha256_hex(back) != digest or info is None or info.sha256 not in (None, digest):
-            raise StoreUnusable(
-                f"{self._store.url} gave back other bytes than it was given",
-                hint="use another store: this one, or something in front of it, alters objects",
-            )
-        write_s, read_s = max(written - started, 1e-6), max(read - written, 1e-6)
+        try:
+            write_s, read_s, keeps_sha256 = self._trial(self._store, key)
+        finally:
+            left = self._removed(key)
         facts = {
             "write_mb_s": round(TRIAL_BYTES / 1e6 / write_s, 1),
             "read_mb_s": round(TRIAL_BYTES / 1e6 / read_s, 1),
-            "keeps_sha256": info.sha256 is not None,
+            "keeps_sha256": keeps_sha256,
         }
-        keeps = "keeps SHA-256" if info.sha256 else "keeps no SHA-256, so results are read back"
+        keeps = "keeps SHA-256" if keeps_sha256 else "keeps no SHA-256, so results are read back"
         text = (
             f"writes {facts['write_mb_s']} MB/s and reads {facts['read_mb_s']} MB/s "
             f"over one connection; {keeps}{left}"
@@ -203,6 +192,23 @@ class _Doctor:
             )
             return Finding(name, Health.WARN, text, advice, facts=facts)
         return Finding(name, Health.OK, text, facts=facts)
+
+    def _trial(self, store: Store, key: str) -> tuple[float, float, bool]:
+        """Seconds to write an object and to read it back, and whether its SHA-256 is kept."""
+        data = bytes.fromhex(random_hex(8 * TRIAL_BYTES))
+        digest = sha256_hex(data)
+        started = self._clock.monotonic()
+        store.put_if_absent(key, data, digest)
+        written = self._clock.monotonic()
+        back = store.read(key)
+        read = self._clock.monotonic()
+        info = store.head(key)
+        if sha256_hex(back) != digest or info is None or info.sha256 not in (None, digest):
+            raise StoreUnusable(
+                f"{store.url} gave back other bytes than it was given",
+                hint="use another store: this one, or something in front of it, alters objects",
+            )
+        return max(written - started, 1e-6), max(read - written, 1e-6), info.sha256 is not None
 
     def _removed(self, key: str) -> str:
         assert self._store is not None

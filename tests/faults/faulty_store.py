@@ -37,7 +37,7 @@ class ReadFault(StrEnum):
 class FaultyStore:
     """`inner`, with the next fault of its schedule at each call; then none.
 
-    `sees` turns off what `head` says of the digest, as a store that computes none.
+    With `hides_digest`, `head` tells none, as a store that computes none.
     """
 
     remote = True

@@ -243,6 +243,18 @@ def test_a_store_that_alters_what_it_keeps_fails(
     assert "other bytes" in found["store speed"].text
 
 
+def test_the_trial_object_of_a_store_that_fails_is_removed_too(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would know what it is."""
+    inner = MemoryStore()
+    faulty = FaultyStore(inner, reads=[ReadFault.ERROR])
+    monkeypatch.setattr(wiring, "open_store", lambda config: faulty)
+    found = clinic.examine()
+    assert failing(found) == {"store speed": ExitCode.STORE_UNUSABLE}
+    assert list(inner.list("")) == []
+
+
 def test_a_model_that_is_not_here_yet_is_a_warning(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
