@@ -22,10 +22,9 @@ from batchq.clock import Clock
 from batchq.errors import BatchqError, DocumentError
 from batchq.source import frames
 from batchq.source.limits import ExtractLimits
+from batchq.source.peak_memory import own_peak, peak_so_far
 
 __all__ = ["Children"]
-
-_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 # All that a parser of hostile bytes gets to see; no credential is among them.
 _ENVIRONMENT = (
@@ -229,12 +228,10 @@ class _Child:
         self.kill()
         with self._lock:
             if self._end is None:
-                status, peak = int(signal.SIGKILL), 0
+                status, peak = int(signal.SIGKILL), self._seen_peak
                 with contextlib.suppress(ChildProcessError):
                     _, status, usage = os.wait4(self._process.pid, 0)
-                    peak = usage.ru_maxrss * _MAXRSS_UNIT
-                # A large process that starts a small one leaves it its own peak.
-                peak = max(self._seen_peak, peak if peak > self._inherited else 0)
+                    peak = max(peak, own_peak(usage, self._inherited))
                 self._process.returncode = os.waitstatus_to_exitcode(status)
                 self._end = status, peak
                 os.close(self._lifeline)
@@ -275,7 +272,7 @@ class _Child:
             if left <= 0:
                 raise _Ended(timed_out=True)
             # Only a living process tells: see what it grows to before it ends.
-            self._seen_peak = max(self._seen_peak, frames.peak_memory(self._process.pid))
+            self._seen_peak = max(self._seen_peak, peak_so_far(self._process.pid))
 
 
 def _environment() -> dict[str, str]:

@@ -21,6 +21,7 @@ from batchq.errors import DocumentError
 from batchq.source import frames
 from batchq.source.limits import too_large
 from batchq.source.media import Kind
+from batchq.source.peak_memory import own_peak, peak_of_usage, peak_so_far
 
 __all__ = ["main"]
 
@@ -28,8 +29,6 @@ MAX_MESSAGE = 500
 
 _MAX_REQUEST = 1 << 40
 """Only a guard against a broken pipe: the parent bounds what it sends."""
-
-_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def main(memory: int, lifeline: int) -> None:
@@ -51,8 +50,7 @@ def main(memory: int, lifeline: int) -> None:
             raise EOFError
         return data
 
-    # What the kernel calls this process's peak begins with that of whoever started it.
-    inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+    inherited = peak_of_usage(resource.getrusage(resource.RUSAGE_SELF))
     for part in frames.pack({"inherited": inherited}, b""):
         _write(answers, part)
     while True:
@@ -62,16 +60,11 @@ def main(memory: int, lifeline: int) -> None:
             return
         _allow_cpu(header["cpu_s"])
         answer, text = _answer(header, data)
-        used = frames.peak_memory("self") or _own_peak(inherited)
+        used = peak_so_far("self") or own_peak(resource.getrusage(resource.RUSAGE_SELF), inherited)
         # The next document must not fail for what this one left behind.
         answer["spent"] = answer.get("cause") == "extract_memory" or used > memory // 2
         for part in frames.pack(answer, text):
             _write(answers, part)
-
-
-def _own_peak(inherited: int) -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
-    return peak if peak > inherited else 0
 
 
 def _answer(header: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:

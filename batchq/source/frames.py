@@ -35,18 +35,3 @@ def receive(read: Callable[[int], bytes], max_body: int) -> tuple[dict[str, Any]
     if not isinstance(header, dict):
         raise ValueError("a message without a header")
     return header, read(body_length)
-
-
-def peak_memory(process: int | str) -> int:
-    """The most memory that a living process has used, in bytes; 0 where nothing tells (Linux does).
-
-    Unlike its resource usage this holds nothing of the process that started it.
-    """
-    try:
-        with open(f"/proc/{process}/status", "rb") as lines:
-            for line in lines:
-                if line.startswith(b"VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return 0
