@@ -87,7 +87,8 @@ class Growing:
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             found = json.loads(self._journal.read_bytes())
             size = os.fstat(self._file.fileno()).st_size
-            if found["making"] == making and found["bytes"] <= size:
+            known = (found["schema"], found["making"]) == (SCHEMA, making)
+            if known and found["bytes"] <= size:
                 return int(found["after"]), int(found["written"]), int(found["bytes"])
         return None
 
