@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchq.errors import UsageError, WorkerReaped
+from batchq.lease import ReleaseReason
 from batchq.ledger.base import Policy, Reaped, Role, State, WorkerState
 from tests.conformance.world import TTL, World, moved
 
@@ -112,9 +113,13 @@ def test_an_unregistered_name_is_refused_by_every_other_verb(world: World) -> No
     with pytest.raises(WorkerReaped, match="stranger"):
         ledger.fail("stranger", [])
     with pytest.raises(WorkerReaped, match="stranger"):
+        ledger.release("stranger", [], ReleaseReason.DRAIN)
+    with pytest.raises(WorkerReaped, match="stranger"):
         ledger.reap("stranger", 1)
     with pytest.raises(WorkerReaped, match="stranger"):
         ledger.retry("stranger", world.run)
+    with pytest.raises(WorkerReaped, match="stranger"):
+        ledger.reopen("stranger", world.run, [])
 
 
 @pytest.mark.parametrize("ttl", [0.0, -1.0, Policy().max_ttl + 1])

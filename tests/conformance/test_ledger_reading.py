@@ -160,12 +160,6 @@ def test_dead_letters_come_in_pages_by_id(world: World) -> None:
     assert names == ["000", "001", "002", "003", "004"]
 
 
-def test_the_address_shows_no_password(world: World) -> None:
-    """`url` is what logs and errors name."""
-    assert world.ledger.url
-    assert "@" not in world.ledger.url or "password" not in world.ledger.url
-
-
 def test_a_lease_cap_of_a_suspect_is_one(world: World) -> None:
     """The rule of isolation and that of shrinking leases meet."""
     assert [lease_cap(losses, 100) for losses in range(4)] == [100, 10, 1, 1]
