@@ -7,6 +7,7 @@ import shutil
 import socket
 import sqlite3
 import tempfile
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -161,6 +162,22 @@ def test_an_unreadable_file_is_access_denied(shared_folder: Path) -> None:
     opened(f"sqlite:///{path}")[0].close()
     path.chmod(0o000)
     assert _as_somebody("create_run", f"sqlite:///{path}") == ExitCode.ACCESS_DENIED
+
+
+def test_a_file_system_that_is_mounted_read_only_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No right of any user would help: an archive on a snapshot, say."""
+    driver = sqlite.Sqlite(f"sqlite:///{path}")
+    mounted = types.SimpleNamespace(f_flag=os.ST_RDONLY)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
+    monkeypatch.setattr(os, "statvfs", lambda path: mounted)
+    error = sqlite3.OperationalError("unable to open database file")
+    error.sqlite_errorname = "SQLITE_CANTOPEN"
+    refused = driver.judge(error).error
+    assert isinstance(refused, AccessDenied)
+    assert "mounted read-only" in refused.message
+    assert "-wal" in (refused.hint or "")
 
 
 def test_an_unwritable_folder_is_access_denied(shared_folder: Path) -> None:

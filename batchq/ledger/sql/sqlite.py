@@ -181,6 +181,13 @@ class Sqlite:
                     f"the ledger {self.path} cannot be opened: {said}",
                     hint="check its disk, and how many files this process may open (ulimit -n)",
                 )
+            if os.statvfs(self.path.parent).f_flag & os.ST_RDONLY:
+                return AccessDenied(
+                    f"the ledger {self.path} lies on a file system that is mounted read-only, "
+                    "and SQLite writes beside it even to read it",
+                    hint="mount it for writing, or copy the ledger, and the files beside it that "
+                    "end in -wal and -shm, to a disk that can be written",
+                )
             return AccessDenied(
                 f"the ledger {self.path} cannot be opened: permission denied",
                 hint="give this user access to the file and to its folder",
