@@ -8,10 +8,13 @@ from typing import Any
 
 from batchq.ledger.records import Role, WorkerState, WorkerStatus
 
-__all__ = ["FINISHED", "Uptime", "uptime"]
+__all__ = ["ERROR", "FINISHED", "Uptime", "uptime"]
 
 FINISHED = "run finished"
 """The stop reason of a worker that nothing interrupted."""
+
+ERROR = "error: "
+"""What that of a worker begins with which ended by an error: nobody took its machine away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,5 +56,5 @@ def uptime(workers: Iterable[WorkerStatus], now: float) -> Uptime:
             continue
         live = worker.state is WorkerState.LIVE
         seconds += max(0.0, (now if live else worker.beat_at) - worker.registered_at)
-        interruptions += not live and worker.stop_reason != FINISHED
+        interruptions += not live and not (worker.stop_reason or "").startswith((FINISHED, ERROR))
     return Uptime(seconds, interruptions)

@@ -18,7 +18,7 @@ from batchq.event import Events
 from batchq.inference.base import Processor
 from batchq.lease import ReleaseReason
 from batchq.ledger.base import Counts, Ledger, Run
-from batchq.ledger.uptime import FINISHED, uptime
+from batchq.ledger.uptime import ERROR, FINISHED, uptime
 from batchq.notice.base import Notice, NoticeSource
 from batchq.source.base import Extractor, Reader
 from batchq.store.base import Store
@@ -213,7 +213,8 @@ class _Life:
             return ExitCode.STOPPED
         except BaseException as error:
             code = error.exit_code if isinstance(error, BatchqError) else ExitCode.ERROR
-            reason = for_the_ledger(f"{type(error).__name__}: {error}")
+            began = ERROR if isinstance(error, Exception) else ""
+            reason = for_the_ledger(f"{began}{type(error).__name__}: {error}")
             self._leave(lambda: parts.ledger.stop(parts.registration.name, reason))
             self._stopped(reason, code)
             raise

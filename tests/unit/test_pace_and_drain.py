@@ -204,14 +204,16 @@ def test_a_first_large_upload_does_not_fit_into_any_drain() -> None:
 
 
 def test_the_runs_own_history_outweighs_the_assumption() -> None:
-    """(observed + prior) / (interruptions + 1); a finished worker was not interrupted."""
+    """(observed + prior) / (interruptions + 1); a finished worker was not interrupted, nor was
+    one that a broken processor or a full disk ended."""
 
     def lived(seconds: float, state: WorkerState, reason: str | None) -> WorkerStatus:
         return WorkerStatus("w", Role.WORKER, state, False, 0, 0, 0.0, seconds, reason)
 
     history = uptime(
         [
-            lived(3_600, WorkerState.STOPPED, FINISHED),
+            lived(3_000, WorkerState.STOPPED, FINISHED),
+            lived(600, WorkerState.STOPPED, "error: StoreUnusable: no space left on device"),
             lived(1_200, WorkerState.REAPED, "no sign of life for 60 s, items lost: 3"),
             lived(600, WorkerState.STOPPED, "spot terminate by ec2; 0 items given back in 1.0 s"),
         ],

@@ -17,6 +17,7 @@ from batchq.item import Item, item_key
 from batchq.lease import Lease
 from batchq.ledger.base import Committed, Counts, Role, Run, WorkerState
 from batchq.ledger.memory import MemoryLedger
+from batchq.ledger.uptime import uptime
 from batchq.result import Envelope, Result, result_key, sha256_hex
 from batchq.store.memory import MemoryStore
 from batchq.worker.heartbeat import Heartbeat, Registration
@@ -140,6 +141,7 @@ def test_a_broken_processor_stops_the_worker_and_not_the_documents() -> None:
     kit.processor.before_batch = choke
     with pytest.raises(BatchqError, match="no kernel image"):
         kit.work()
+    assert uptime(kit.ledger.workers(kit.run), kit.clock.now()).interruptions == 0
     assert kit.tallies.dead_lettered == 0
     assert (kit.tallies.leased, kit.tallies.ready) == (0, 500)
 
