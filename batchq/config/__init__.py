@@ -114,7 +114,7 @@ class Config:
 
     azure_metadata_endpoint: str | None = _setting(
         None,
-        text("an address such as http://169.254.169.254", r"https?://\S+"),
+        text("an address such as http://169.254.169.254", r"http://\S+"),
         unset="the usual address",
     )
     """Where Azure's instance metadata answers, if not at its usual address."""

@@ -194,6 +194,7 @@ def test_no_text_makes_a_duration_of_another_kind(text: str) -> None:
         ("device", "gpu", "auto, cpu, cuda"),
         ("notice", "ec2,aws", "ec2, sqs, gcp, azure"),
         ("notice", "none,ec2", "none, or some of"),
+        ("azure_metadata_endpoint", "https://169.254.169.254", "http://169.254.169.254"),
         ("ledger", "mysql://db.example/x", "sqlite:///FILE, postgresql://"),
         ("ledger", "ledger.db", "sqlite:///FILE"),
         ("results", "gs://bucket", "a folder or s3://BUCKET/PREFIX"),
