@@ -17,6 +17,7 @@ from batchq.errors import LedgerNotInitialised, UsageError
 from batchq.fingerprint import HINTS
 from batchq.notice.signals import SignalSource
 from batchq.redact import redact, secret_in
+from batchq.words import pip_install
 
 if TYPE_CHECKING:
     from batchq.inference.base import Processor
@@ -61,7 +62,7 @@ def open_ledger(config: Config, clock: Clock) -> Ledger:
     except ImportError:
         raise UsageError(
             f"a ledger in {redact(config.ledger)} needs the libraries boto3 and tenacity",
-            hint="pip install '.[aws]' in batchq's source folder",
+            hint=pip_install("aws"),
         ) from None
     return DynamoLedger(config.ledger, policy=policy, clock=clock)
 
@@ -117,7 +118,7 @@ def _s3_store(url: str) -> Store:
     except ImportError:
         raise UsageError(
             f"{redact(url)} needs the library boto3",
-            hint="pip install '.[aws]' in batchq's source folder",
+            hint=pip_install("aws"),
         ) from None
     return S3Store(url)
 
@@ -184,7 +185,7 @@ def _files(source: str) -> Callable[..., Source]:
     except ImportError:
         raise UsageError(
             f"documents in {redact(source)} need the library boto3",
-            hint="pip install '.[aws]' in batchq's source folder",
+            hint=pip_install("aws"),
         ) from None
     return S3Source
 

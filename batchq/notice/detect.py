@@ -24,6 +24,7 @@ from batchq.notice.gcp import GcpSource
 from batchq.notice.metadata import MetadataService
 from batchq.notice.signals import SignalSource
 from batchq.notice.sqs import SqsSource
+from batchq.words import pip_install
 
 __all__ = ["build_sources", "describe_sources"]
 
@@ -181,7 +182,7 @@ class _Site:
         if importlib.util.find_spec("boto3") is None:
             raise UsageError(
                 "--notice sqs needs boto3, which is not installed",
-                hint="pip install '.[aws]' in batchq's source folder",
+                hint=pip_install("aws"),
             )
         return SqsSource(
             self.queue_url,

@@ -29,6 +29,7 @@ from batchq.results.checked import Checked, read_checked
 from batchq.results.formats import Format, UnfitOutput
 from batchq.results.journal import Buffer
 from batchq.store.base import Store
+from batchq.words import pip_install
 
 if TYPE_CHECKING:
     import pyarrow
@@ -55,7 +56,7 @@ def parquet_forms(ledger: Ledger, run: Run, store: Store) -> list[Format]:
     except ImportError:
         raise UsageError(
             "Parquet files need the library pyarrow",
-            hint="pip install '.[parquet]' in batchq's source folder",
+            hint=pip_install("parquet"),
         ) from None
     dimension = _dimension(_first_output(ledger, run, store))
     # What embed computes are float32, and nothing is lost by saying so.

@@ -16,6 +16,7 @@ from batchq.source.children import Children
 from batchq.source.limits import ExtractLimits, too_large
 from batchq.source.media import Kind, recognise
 from batchq.source.text import clean, decode_plain, is_binary
+from batchq.words import pip_install
 
 __all__ = ["ExtractLimits", "Extractor", "extractor_manifest"]
 
@@ -65,7 +66,7 @@ class Extractor:
                 "unsupported",
                 f"{media_type} needs the library {office.LIBRARY}",
                 final=True,
-                hint="pip install '.[docs]' in batchq's source folder, and enqueue as a new run",
+                hint=f"{pip_install('docs')}, and enqueue as a new run",
             )
         text = self._plain_text(data) if kind is Kind.TEXT else None
         if text is None:

@@ -12,6 +12,7 @@ from batchq.source.local import LocalReader
 from batchq.source.ranges import BlockCache, LocalRanges, Ranges
 from batchq.source.rows import is_row
 from batchq.source.table import TableReader
+from batchq.words import pip_install
 
 if TYPE_CHECKING:
     from batchq.source.s3 import S3Reader
@@ -60,7 +61,7 @@ class AnyReader:
                 except ImportError:
                     raise UsageError(
                         "documents in S3 need the library boto3",
-                        hint="pip install '.[aws]' in batchq's source folder",
+                        hint=pip_install("aws"),
                     ) from None
                 self._s3 = S3Reader()
             return self._s3

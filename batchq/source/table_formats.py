@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from batchq.errors import UsageError
 from batchq.source.ranges import RangeFile, Ranges
 from batchq.source.rows import Base64
+from batchq.words import pip_install
 
 __all__ = ["BadRow", "Row", "Table", "kind_of", "open_table"]
 
@@ -233,7 +234,7 @@ class Parquet:
         except ImportError:
             raise UsageError(
                 "Parquet files need the library pyarrow",
-                hint="pip install '.[parquet]' in batchq's source folder",
+                hint=pip_install("parquet"),
             ) from None
         try:
             self._file = pyarrow.parquet.ParquetFile(RangeFile(file))
