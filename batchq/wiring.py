@@ -6,6 +6,7 @@ for what only a worker needs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -165,7 +166,8 @@ def open_sources(
         )
     avoid = [config.results]
     if creates_ledger(config):
-        path = config.ledger.removeprefix("sqlite:///")
+        # SQLite puts the other two beside the file that a link leads to.
+        path = os.path.realpath(config.ledger.removeprefix("sqlite:///"))
         avoid += [path, f"{path}-wal", f"{path}-shm"]
 
     def opened(source: str) -> Source:

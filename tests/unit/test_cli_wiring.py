@@ -152,3 +152,15 @@ def test_a_secret_in_parameters_or_manifest_is_refused_before_it_is_kept(tmp_pat
     with pytest.raises(UsageError, match=r"user\.url looks like a secret") as no:
         wiring.full_manifest(Keen())
     assert "hunter2" not in str(no.value)
+
+
+def test_a_ledger_behind_a_link_is_no_document(tmp_path: Path) -> None:
+    """Its log lies beside the file, not beside the link, and changes with every commit."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name in ("a.txt", "real.db", "real.db-wal", "real.db-shm"):
+        (docs / name).write_text(name)
+    (tmp_path / "ledger.db").symlink_to(docs / "real.db")
+    config = settings(ledger=f"sqlite:///{tmp_path}/ledger.db", results=f"{tmp_path}/res").config
+    [source] = wiring.open_sources([str(docs)], config)
+    assert [getattr(each, "source_id", each) for each in source.list()] == ["docs/a.txt"]

@@ -232,6 +232,23 @@ def test_a_network_file_system_is_refused(
     assert not path.exists()
 
 
+def test_a_link_to_a_network_file_system_is_refused(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file lies there, and so would its log."""
+    far, mounts = tmp_path / "far", tmp_path / "mountinfo"
+    far.mkdir()
+    path.symlink_to(far / "ledger.db")
+    mounts.write_text(
+        "22 1 254:0 / / rw - ext4 /dev/vda rw\n"
+        f"23 22 0:40 / {far.resolve()} rw - nfs4 server:/export rw\n"
+    )
+    monkeypatch.setattr("batchq.mounts.MOUNTS", mounts)
+    with pytest.raises(UsageError, match="network file system \\(nfs4\\)"):
+        SqlLedger(f"sqlite:///{path}").initialise()
+    assert list(far.iterdir()) == []
+
+
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "mysql://h/db"])
 def test_addresses_of_no_ledger_are_refused(url: str) -> None:
     """With the two forms that there are."""

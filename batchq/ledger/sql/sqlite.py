@@ -143,7 +143,9 @@ class Sqlite:
             )
 
     def _refuse_network(self) -> None:
-        kind = mounts.network_filesystem(self.path.parent, mounts.MOUNTS)
+        # Where a link leads to: there the file lies, and its log.
+        folder = Path(os.path.realpath(self.path)).parent
+        kind = mounts.network_filesystem(folder, mounts.MOUNTS)
         if kind is not None:
             raise UsageError(
                 f"the ledger {self.path} would lie on a network file system ({kind}), "
