@@ -13,7 +13,8 @@ from batchq.clock import Clock, SystemClock
 from batchq.errors import BatchqError, DocumentError
 from batchq.source import office
 from batchq.source.children import Children
-from batchq.source.limits import ExtractLimits, too_large
+from batchq.source.document_errors import too_large
+from batchq.source.limits import ExtractLimits
 from batchq.source.media import Kind, recognise
 from batchq.source.text import clean, decode_plain, is_binary
 from batchq.words import pip_install

@@ -19,7 +19,7 @@ from typing import Any
 
 from batchq.errors import DocumentError
 from batchq.source import frames
-from batchq.source.limits import too_large
+from batchq.source.document_errors import too_large
 from batchq.source.media import Kind
 from batchq.source.peak_memory import own_peak, peak_of_usage, peak_so_far
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from batchq.errors import DocumentError
-
-__all__ = ["ExtractLimits", "too_large"]
+__all__ = ["ExtractLimits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +24,3 @@ class ExtractLimits:
     cpu_s: float = 60.0
     wall_s: float = 120.0
     processes: int = max(1, min(4, os.cpu_count() or 1))
-
-
-def too_large(has: str, limit: str) -> DocumentError:
-    """The error for a document with more of something than it may have."""
-    return DocumentError("too_large", f"{has}, more than {limit}", final=True)

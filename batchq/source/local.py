@@ -9,6 +9,7 @@ import stat
 
 from batchq.errors import DocumentError
 from batchq.source.base import SourceAbsent, SourceUnavailable
+from batchq.source.document_errors import changed, too_large
 from batchq.source.names import from_locator, root_of
 
 __all__ = ["LocalReader", "document_error", "open_regular"]
@@ -81,21 +82,11 @@ class LocalReader:
         except OSError as error:
             raise document_error(locator, error) from None
         if left <= 0:
-            raise DocumentError(
-                "too_large",
-                f"{locator} has {max(size, limit + 1):,} bytes, more than {limit:,}",
-                final=True,
-            )
+            raise too_large(f"{locator} has {max(size, limit + 1):,} bytes", f"{limit:,}")
         data = b"".join(chunks)
         found = f"sha256:{hashlib.sha256(data).hexdigest()}"
         if found != source_version:
-            raise DocumentError(
-                "source_changed",
-                f"{locator} no longer holds the bytes that were enqueued "
-                f"({source_version}, now {found})",
-                final=True,
-                hint="enqueue it again",
-            )
+            raise changed(locator, source_version, found)
         return data
 
 

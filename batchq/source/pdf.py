@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from batchq.errors import DocumentError
-from batchq.source.limits import too_large
+from batchq.source.document_errors import too_large
 
 __all__ = ["pdf_text"]
 

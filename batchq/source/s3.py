@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from batchq.clock import Clock, SystemClock
-from batchq.errors import DocumentError, UsageError
+from batchq.errors import UsageError
 from batchq.s3.client import Client, Connection, Limits
 from batchq.s3.objects import Answer, whole_sha256
 from batchq.s3.refusals import Refused, Unanswered
 from batchq.source.base import Found, Skipped, SourceUnavailable
+from batchq.source.document_errors import changed, too_large
 from batchq.source.names import checked_prefix
 from batchq.source.s3_names import (
     Filter,
@@ -33,7 +34,6 @@ from batchq.source.s3_names import (
     to_s3_locator,
 )
 from batchq.source.s3_refusals import (
-    changed,
     for_every_document,
     of_credentials,
     of_document,
@@ -262,11 +262,7 @@ class S3Reader:
                 raise changed(locator, headers["if-match"], found["etag"])
             size = int(found["content-length"])
             if limit is not None and size > limit:
-                raise DocumentError(
-                    "too_large",
-                    f"{locator} has {size:,} bytes, more than {limit:,}",
-                    final=True,
-                )
+                raise too_large(f"{locator} has {size:,} bytes", f"{limit:,}")
 
         return self._send("GetObject", locator, headers, version, look).body
 

@@ -6,7 +6,7 @@ from batchq.errors import AccessDenied, BatchqError, DocumentError, UsageError
 from batchq.s3.refusals import Refusal
 from batchq.source.base import SourceUnavailable
 
-__all__ = ["changed", "for_every_document", "of_credentials", "of_document", "of_listing"]
+__all__ = ["for_every_document", "of_credentials", "of_document", "of_listing"]
 
 _CREDENTIALS = frozenset(
     {"InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed", "SignatureDoesNotMatch"}
@@ -54,13 +54,3 @@ def of_document(refusal: Refusal, locator: str) -> DocumentError | SourceUnavail
             "object reads as a forbidden one (configs/iam/worker.json)",
         )
     return SourceUnavailable(said)
-
-
-def changed(locator: str, expected: str, found: str) -> DocumentError:
-    """The error of a document that is not what was enqueued."""
-    return DocumentError(
-        "source_changed",
-        f"{locator} no longer holds the bytes that were enqueued ({expected}, now {found})",
-        final=True,
-        hint="enqueue it again",
-    )

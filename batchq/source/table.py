@@ -10,6 +10,7 @@ from typing import Any
 
 from batchq.errors import DocumentError
 from batchq.source.base import Found, Skipped, Source
+from batchq.source.document_errors import too_large
 from batchq.source.ranges import Ranges
 from batchq.source.rows import Place, place_of, row_bytes, row_locator
 from batchq.source.table_formats import BadRow, Row, Table, kind_of, open_table
@@ -129,9 +130,7 @@ class TableReader:
         if found != source_version:
             raise _changed(locator, f"{source_version}, now {found}")
         if len(data) > limit:
-            raise DocumentError(
-                "too_large", f"{locator} has {len(data):,} bytes, more than {limit:,}", final=True
-            )
+            raise too_large(f"{locator} has {len(data):,} bytes", f"{limit:,}")
         return data
 
     def _table(self, place: Place) -> tuple[Table, bool]:
