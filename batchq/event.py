@@ -80,7 +80,7 @@ _LEVELS = {
 
 
 class LogEvents:
-    """A line for people through `logging`: `committed 100 items under lease 3f2a…`."""
+    """A line for people through `logging`: `committed 100 items under lease 3f2a91c0`."""
 
     def emit(self, kind: str, /, **data: Any) -> None:
         level = _LEVELS.get(kind, logging.INFO)

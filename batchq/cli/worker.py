@@ -24,6 +24,8 @@ TELLING_S = 0.2
 """How long a last word may keep a process from its end."""
 
 TOLD_BY_THE_BAR = frozenset({"started", "claimed", "committed", "adopted", "stopped"})
+TOLD_BY_THE_LOG = frozenset({"failed", "notice"})
+"""With why, which the event does not say."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -194,7 +196,7 @@ def _farewell(session: Session, code: ExitCode) -> str:
 
 
 class _Unusual:
-    """Events for people: those that the bar does not tell."""
+    """Events for people: those that they learn of in no other way."""
 
     def __init__(self) -> None:
         from batchq.event import LogEvents
@@ -209,5 +211,5 @@ class _Unusual:
         if kind == "started":
             self.started = True
             note(f"uptime: {uptime_line(data['interruptions'])}")
-        if kind not in TOLD_BY_THE_BAR:
+        if kind not in TOLD_BY_THE_BAR | TOLD_BY_THE_LOG:
             self._emit(kind, **data)

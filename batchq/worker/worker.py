@@ -233,8 +233,9 @@ class _Life:
         parts = self._parts
         if parts.drain.notice is not None and not self._announced:
             self._announced = True
-            log.warning("%s", parts.drain.reason())
-            self._announce(parts.drain.notice, parts.drain.seconds_left())
+            left = parts.drain.seconds_left()
+            log.warning("%s; %.0f s left to end in order", parts.drain.reason(), left)
+            self._announce(parts.drain.notice, left)
         while not parts.drain.recorded.empty():
             notice = parts.drain.recorded.get()
             log.warning("%s %s by %s, recorded only", notice.kind, notice.action, notice.source)

@@ -150,10 +150,12 @@ def test_the_second_time_all_is_known_and_nothing_is_done(enqueued: Desk) -> Non
 
 
 def test_a_failed_document_is_listed_and_sent_back(enqueued: Desk) -> None:
-    """Dead letters end the worker with 3; retry makes them ready again, once."""
+    """Dead letters end the worker with 3, told once; retry makes them ready again, once."""
     (enqueued.folder / "docs" / "a.md").unlink()
 
-    assert enqueued.run("worker").code == 3
+    said = enqueued.run("worker")
+    assert said.code == 3
+    assert said.err.count("docs/a.md") == 1
     (failure,) = enqueued.json("failures")["failures"]
     assert failure["source_id"] == "docs/a.md"
     assert failure["cause"] == "source_missing"
