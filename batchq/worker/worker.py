@@ -320,7 +320,7 @@ def _nothing_to_do(counts: Counts, events: Events) -> ExitCode:
     if tallies.total == 0:
         reason = "the run is empty: nothing was enqueued"
     else:
-        reason = f"nothing to do, of {counted(tallies.total, 'item')} all have ended"
+        reason = f"nothing to do: every item has ended, {counted(tallies.total, 'item')} in all"
     code = counts.outcome
     log.info("%s", reason)
     events.emit("stopped", reason=reason, exit_code=int(code))
