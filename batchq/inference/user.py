@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import importlib.util
@@ -115,7 +116,8 @@ def load_processor(spec: str, parameters: Mapping[str, Any]) -> Processor:
     refuse_unknown(spec, found, parameters)
     try:
         with _returning(spec, "its constructor"):
-            instance = found(**parameters)
+            # Its own: what it changes in them would change the manifest, which tells runs apart.
+            instance = found(**copy.deepcopy(dict(parameters)))
     except BatchqError:
         raise
     except Exception as error:

@@ -45,6 +45,11 @@ class Needy(Shout):
     def __init__(self, *, key):
         super().__init__()
 
+class Greedy(Shout):
+    def __init__(self, options):
+        super().__init__()
+        self.mode = options.pop("mode")
+
 class Odd(Shout):
     def manifest(self):
         return {"when": object()}
@@ -110,6 +115,16 @@ def test_the_manifest_names_class_code_parameters_and_the_classes_own() -> None:
     assert manifest["user"] == {"mark": "!!"}
     assert len(manifest["code"]) == 64
     assert processing_version(manifest).startswith("shouting-shout-")
+
+
+def test_what_a_class_does_to_its_parameters_is_not_in_its_manifest() -> None:
+    """Else two configurations would be one version, and a worker's not that of its run."""
+    manifests = []
+    for mode in ("fast", "slow"):
+        manifest = load_processor("shouting:Greedy", {"options": {"mode": mode}}).manifest()
+        assert manifest["parameters"] == {"options": {"mode": mode}}
+        manifests.append(processing_version(manifest))
+    assert manifests[0] != manifests[1]
 
 
 def test_an_installed_module_wins_over_a_stray_file(here: Path) -> None:
