@@ -32,7 +32,7 @@
 #define MAX_FAILURES 3  /* ledger/records: Policy */
 #endif
 #define MAX_LOSSES 3
-#define PUTS 2          /* store/verified: the attempts of write_result, of which there are 4 */
+#define PUTS 2          /* store/verified: write_result, which makes 4 attempts */
 
 #define NAMES (WORKERS + FAULTS + WORKERS * OPERATIONS)
 #define GENERATIONS (1 + FAULTS + OPERATIONS)
@@ -248,7 +248,8 @@ inline begin_anew(i_) {                                /* ledger/rows: Row.begin
   item[i_].commits = 0
 }
 
-/* ledger/memory: MemoryLedger.claim; ledger/sql/hot: claim, and ledger/sql/holding: claim.
+/* ledger/memory: MemoryLedger.claim; ledger/sql/holding: claim, and where nothing is unusual
+ * ledger/sql/hot_sqlite: claim, ledger/sql/hot_postgresql: claim.
  * `last_`: the token of the sender's last claim that it knows to have brought something. */
 inline claim(n_, t_, last_, i_, out) {
   if
@@ -288,7 +289,7 @@ inline claim_late(n_, t_, last_, i_, out) {
   fi
 }
 
-/* ledger/memory: MemoryLedger.commit, fail, release; ledger/sql/holding: the same */
+/* ledger/memory: MemoryLedger.commit, fail, release; ledger/sql/holding: commit, fail, release */
 inline settle(v_, t_, i_, g_, d_) {
   if
   :: v_ == COMMIT ->

@@ -117,7 +117,7 @@ proctype Work() {
   byte i, t;
 end:
   do
-  /* ledger/sql/hot: claim, which passes by what is locked */
+  /* ledger/sql/hot_postgresql: claim, which passes by what is locked */
   :: atomic { t == 0 && free(0) -> claim(0) }
   :: atomic { t == 0 && free(1) -> claim(1) }
 

@@ -177,6 +177,17 @@ def test_the_page_names_each_guard_beside_its_invariant() -> None:
     assert named == {(guard.name, guard.breaks) for guard in GUARDS}
 
 
+def test_the_code_that_a_step_stands_for_is_there() -> None:
+    """A model that speaks of a function which has moved is read by nobody beside the code."""
+    package = HERE.parents[1] / "batchq"
+    for model in sorted(HERE.glob("*.pml")):
+        named = re.findall(r"((?:[a-z_]+/)+[a-z_0-9]+): (?:_?[A-Z]\w*\.)?(\w+)", model.read_text())
+        assert named
+        for module, name in named:
+            code = (package / f"{module}.py").read_text()
+            assert re.search(rf"\b(def|class) {name}\b", code), f"{model.name}: {module}: {name}"
+
+
 # -- the whole models -----------------------------------------------------------------------
 
 SMALL = [Search(kinds="KILL LATE_ARRIVAL", progress=True)]
