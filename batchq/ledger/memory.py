@@ -13,7 +13,9 @@ from typing import Any
 from batchq.clock import Clock, SystemClock, random_hex
 from batchq.item import NewItem
 from batchq.lease import Failure, Held, Lease, ReleaseReason
-from batchq.ledger.base import (
+from batchq.ledger.contact import Contact
+from batchq.ledger.records import (
+    COUNTED,
     Committed,
     CommittedResult,
     Counts,
@@ -31,8 +33,6 @@ from batchq.ledger.base import (
     WorkerState,
     WorkerStatus,
 )
-from batchq.ledger.contact import Contact
-from batchq.ledger.records import COUNTED
 from batchq.ledger.refusals import earlier_batch, ended_name, leases_over, require_ttl
 from batchq.ledger.rows import Process, Row, Tables
 from batchq.result import Result, slug

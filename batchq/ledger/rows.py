@@ -15,7 +15,8 @@ from typing import Any
 from batchq.clock import Clock
 from batchq.item import Item, NewItem
 from batchq.lease import ReleaseReason
-from batchq.ledger.base import (
+from batchq.ledger.records import (
+    COUNTED,
     ISOLATED_LOSSES,
     CommittedResult,
     DeadLetter,
@@ -28,7 +29,6 @@ from batchq.ledger.base import (
     WorkerState,
     lease_cap,
 )
-from batchq.ledger.records import COUNTED
 from batchq.ledger.refusals import (
     NAMED_TWICE,
     WORKER_LOST,

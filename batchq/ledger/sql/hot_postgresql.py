@@ -142,8 +142,8 @@ SELECT (SELECT count(*) FROM held) FROM me
 def commit(worker: str, results: Sequence[Result]) -> Callable[[Transaction], Committed]:
     """The statement that commits results, which come `in_order`.
 
-    It raises Unusual where one is not held; the others are committed by then, and asked again
-    say so.
+    It raises Unusual where one is not held; the others are committed by then, but for behind a
+    pooler, and asked again say so.
     """
     ids = [result.item_id for result in results]
     stored = [result.stored for result in results]
