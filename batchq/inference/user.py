@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
-from batchq.errors import BatchqError, ExitCode, UsageError
+from batchq.errors import BatchqError, ExitCode, ProcessingVersionMismatch, UsageError
 from batchq.inference.base import DEFAULT_BATCH_TOKENS, Document, Output, Prepared, Processor
 from batchq.result import canonical_json, slug
 from batchq.words import did_you_mean
@@ -39,7 +39,7 @@ class UserProcessor:
     ) -> None:
         self._spec = spec
         self._inner = inner
-        self._top = module.__name__.partition(".")[0]
+        self._module = module
         self._code = code_version(module)
         self._parameters = dict(parameters)
 
@@ -74,9 +74,16 @@ class UserProcessor:
         }
 
     def load(self, device: str) -> None:
+        """Raises ProcessingVersionMismatch if the code changed since it was digested."""
         # Much is imported only here.
-        with _compiled_from_source(self._top):
+        with _compiled_from_source(self._module.__name__.partition(".")[0]):
             self._inner.load(device)
+        if code_version(self._module) != self._code:
+            raise ProcessingVersionMismatch(
+                f"files of {self._spec} ({_where(self._module)}) changed while it was loaded",
+                hint="start the worker again when its code lies there whole; what a processor "
+                "writes belongs outside of its own package",
+            )
 
     def prepare(self, document: Document) -> Prepared:
         return self._inner.prepare(document)

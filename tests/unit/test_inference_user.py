@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batchq.errors import BatchqError, ExitCode, UsageError
+from batchq.errors import BatchqError, ExitCode, ProcessingVersionMismatch, UsageError
 from batchq.fingerprint import difference, processing_version
 from batchq.inference.base import Document, Processor
 from batchq.inference.registry import build_processor, full_manifest, rebuild_processor
@@ -271,6 +271,19 @@ def test_what_is_imported_while_it_loads_is_compiled_from_its_source(here: Path)
     processor = load_processor("late:Shout", {})
     processor.load("cpu")
     assert sys.modules["late"].inner.MARK == 2
+
+
+def test_code_that_changes_while_it_loads_is_refused(here: Path) -> None:
+    """What is imported late may be of a newer version than what was digested."""
+    folder = here / "pulled"
+    folder.mkdir()
+    code = SHOUT.replace("self.device = device", "import pulled.inner")
+    (folder / "__init__.py").write_text(code)
+    (folder / "inner.py").write_text("MARK = 1")
+    processor = load_processor("pulled:Shout", {})
+    (folder / "inner.py").write_text("MARK = 2")
+    with pytest.raises(ProcessingVersionMismatch, match="changed while it was loaded"):
+        processor.load("cpu")
 
 
 def test_the_place_of_a_module_is_no_part_of_its_version(
