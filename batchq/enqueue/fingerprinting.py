@@ -31,7 +31,10 @@ Of a chunk so many times its documents are read in place.
 """
 
 MEASURED_S, BUSY = 0.2, 0.6
-"""Over so many seconds a process that used less of them than that share was waiting."""
+"""Twice over so many seconds a process that used less of them than that share was waiting.
+
+Once may be a machine that stood still, or a ledger's disk.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class Fingerprinting:
             self._read_whole, threads=threads, ahead=2 * threads + 2, name="fingerprint"
         )
         self._stopping = False
-        self._waits = False
+        self._waited = self._waits = False
         self._since = _Elapsed.now()
 
     def __enter__(self) -> Fingerprinting:
@@ -133,7 +136,8 @@ class Fingerprinting:
         now = _Elapsed.now()
         if now.elapsed - self._since.elapsed >= MEASURED_S:
             used = now.used - self._since.used
-            self._waits = used < BUSY * (now.elapsed - self._since.elapsed)
+            waited = used < BUSY * (now.elapsed - self._since.elapsed)
+            self._waits, self._waited = waited and self._waited, waited
             self._since = now
         return not self._waits and chunk.root.startswith("file:")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -327,14 +326,23 @@ def test_what_is_listed_beside_a_large_document_is_read_by_threads(
     assert threads.count("fingerprint") == CHUNK_FILES + 18
 
 
-@pytest.mark.parametrize(("used", "thread"), [(0.5, "fingerprint"), (0.7, MainThread)])
+@pytest.mark.parametrize(
+    ("used", "in_threads"),
+    [([0.5, 0.5, 0.5], 2), ([0.5, 0.7, 0.5], 0), ([0.5, 0.5, 0.7], 1), ([0.7, 0.5, 0.5], 1)],
+)
 def test_documents_that_a_process_waits_for_are_read_by_threads(
-    ledger: Ledger, run: Run, monkeypatch: pytest.MonkeyPatch, used: float, thread: str
+    ledger: Ledger,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    used: list[float],
+    in_threads: int,
 ) -> None:
-    """As from a slow disk: for each second there is so much that it used or wanted a core."""
-    seconds = itertools.count()
-    monkeypatch.setattr(_Elapsed, "now", lambda: _Elapsed(n := next(seconds), n * used))
-    assert readers(ledger, run, 20, size=7) == [thread] * 20
+    """As from a slow disk: before each chunk, what it used or wanted of the last second."""
+    measured = [_Elapsed(n, sum(used[:n])) for n in range(4)]
+    monkeypatch.setattr(_Elapsed, "now", iter(measured).__next__)
+    threads = readers(ledger, run, 3 * CHUNK_FILES, size=7)
+    assert threads.count("fingerprint") == in_threads * CHUNK_FILES
+    assert threads.count(MainThread) == (3 - in_threads) * CHUNK_FILES
 
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="Linux alone tells")
