@@ -114,7 +114,7 @@ def run_processor(processor: Embed, texts: Sequence[str]) -> Workload:
                 ended = True
             elif (one := prepared[index]) is not None:
                 batcher.add(index, one.cost)
-        if batch := batcher.next_batch(flush=ended):
+        if batch := batcher.next_batch():
             processor.infer([one for index in batch if (one := prepared[index]) is not None])
             batches.append(batch)
     return Workload(list(texts), [one for one in prepared if one is not None], batches)
