@@ -85,9 +85,11 @@ class Guarded:
         return _call("infer_failed", self._inferred, batch)
 
     def _inferred(self, batch: Sequence[Prepared]) -> list[Output]:
+        # A tuple: sorted in place, the documents would get each other's outputs.
+        inferred = self._processor.infer(tuple(batch))
         # One more than there should be: what yields without end is found by that too. Each is
         # copied as it comes, since a generator may fill its last one again.
-        outputs = [_checked(each) for each in islice(self._processor.infer(batch), len(batch) + 1)]
+        outputs = [_checked(each) for each in islice(inferred, len(batch) + 1)]
         if len(outputs) != len(batch):
             number = len(outputs) if len(outputs) < len(batch) else f"more than {len(batch)}"
             raise ProcessorFault("infer_failed", f"{number} outputs for {len(batch)} documents")

@@ -119,6 +119,22 @@ def test_whatever_prepare_does_with_a_document_is_charged_to_it(name: str) -> No
     assert_only_the_odd_one_ended(kit)
 
 
+@pytest.mark.parametrize("change", ["sort", "clear"])
+def test_a_batch_cannot_be_changed_by_whom_it_is_given_to(change: str) -> None:
+    """Outputs in the order of a batch that was sorted in place would be other documents'."""
+    kit = kit_with_one_odd_document()
+    infer = kit.processor.infer
+
+    def misbehave(batch: Sequence[Prepared]) -> Sequence[Output]:
+        if any(prepared.payload == "odd" for prepared in batch):
+            how = {"key": lambda prepared: prepared.payload} if change == "sort" else {}
+            getattr(batch, change)(**how)
+        return infer(batch)
+
+    kit.processor.infer = misbehave  # type: ignore[method-assign]
+    assert_only_the_odd_one_ended(kit)
+
+
 @pytest.mark.parametrize("name", INFERS)
 def test_whatever_infer_does_with_a_document_is_charged_to_it(name: str) -> None:
     """No neighbour in its batch is charged, and nothing that cannot be read is committed."""
