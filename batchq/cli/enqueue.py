@@ -165,6 +165,7 @@ def _enqueue(
     from batchq import wiring
     from batchq.cli.console import note, print_json, progress, say
     from batchq.enqueue import as_it_lies, enqueue
+    from batchq.words import counted
 
     run = _run(session)
     reader = wiring.open_reader(session.store)
@@ -199,7 +200,11 @@ def _enqueue(
         parts[0] = "nothing is new"
     say(f"run {report.run} ({report.processing_version}): {', '.join(parts)}")
     _tell_rejections(report)
-    tell_requests(session, run.layout, session.ledger.counts(run).tallies.total)
+    tallies = session.ledger.counts(run).tallies
+    tell_requests(session, run.layout, tallies.total)
+    if report.known and tallies.dead_lettered:
+        letters = counted(tallies.dead_lettered, "dead letter")
+        note(f"hint: {letters} in this run; only `batchq retry` sends a known document back")
     if not report.seen:
         note("hint: no document was found there; names that begin with a dot are passed over")
     return report

@@ -165,6 +165,9 @@ def test_a_failed_document_is_listed_and_sent_back(enqueued: Desk) -> None:
     assert enqueued.json("retry", "--cause", "something_else")["retried"] == 0
     assert enqueued.json("retry", "docs/guide/b.txt")["retried"] == 0
     enqueued.write("docs/a.md", "# One\n\nsome words here")
+    again = enqueued.run("enqueue", "docs")
+    assert "1 dead letter" in again.err
+    assert "batchq retry" in again.err
     assert enqueued.json("retry", "--cause", "source_missing", "docs/a.md")["retried"] == 1
     assert enqueued.run("worker").code == 0
     assert enqueued.json("failures")["failures"] == []
