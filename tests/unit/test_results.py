@@ -510,6 +510,43 @@ def test_an_upload_that_fails_is_repeated_without_reading_again(
     assert len(bucket.read("all.jsonl").splitlines()) == 5
 
 
+@pytest.mark.parametrize("hides_digest", [True, False])
+def test_what_another_put_there_meanwhile_is_not_taken_for_the_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hides_digest: bool
+) -> None:
+    """Not even at the same size, where a store tells no digest, as S3 of what came in parts."""
+    monkeypatch.chdir(tmp_path)
+    archive = Archive(tmp_path, 5)
+    archive.export(tmp_path / "local.jsonl")
+    theirs = b"?" * (tmp_path / "local.jsonl").stat().st_size
+    bucket = FaultyStore(MemoryStore(), hides_digest=hides_digest)
+
+    def come_first(written: int) -> None:
+        bucket.put_if_absent("all.jsonl", theirs, sha256_hex(theirs))
+
+    with pytest.raises(UsageError, match="somebody else"):
+        archive.export(StoreObject(bucket, "all.jsonl"), progress=come_first)
+    assert theirs == bucket.read("all.jsonl")
+
+
+@pytest.mark.parametrize("hides_digest", [True, False])
+def test_an_export_whose_answer_was_lost_is_found_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hides_digest: bool
+) -> None:
+    """It was created, and asked for again the store says that it exists: with its very bytes."""
+    monkeypatch.chdir(tmp_path)
+    archive = Archive(tmp_path, 5)
+    archive.export(tmp_path / "local.jsonl")
+    ours = (tmp_path / "local.jsonl").read_bytes()
+    bucket = FaultyStore(MemoryStore(), hides_digest=hides_digest)
+
+    def land(written: int) -> None:
+        bucket.put_if_absent("all.jsonl", ours, sha256_hex(ours))
+
+    assert archive.export(StoreObject(bucket, "all.jsonl"), progress=land).written == 5
+    assert left_behind(tmp_path) == ["local.jsonl"]
+
+
 # -- all to a program ------------------------------------------------------------
 
 
