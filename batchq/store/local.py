@@ -130,21 +130,29 @@ class LocalStore:
     @contextlib.contextmanager
     def _folder(self, names: Sequence[str], *, create: bool = False) -> Iterator[int]:
         """A descriptor of the folder below the root, reached through no symbolic link."""
+        depth, current = self._first(names)
         try:
-            current = os.open(self._root, _FOLDER)
-        except FileNotFoundError:
-            raise StoreUnusable(
-                f"the results folder {self._root} is missing",
-                hint="mount or restore it; `batchq init` creates it where it never existed",
-            ) from None
-        try:
-            for depth in range(len(names)):
-                inner = self._inner(current, tuple(names[: depth + 1]), create)
+            while depth < len(names):
+                depth += 1
+                inner = self._inner(current, tuple(names[:depth]), create)
                 os.close(current)
                 current = inner
             yield current
         finally:
             os.close(current)
+
+    def _first(self, names: Sequence[str]) -> tuple[int, int]:
+        """A folder on the way and its depth: the one below the root if it is known, in one step."""
+        if names and (names[0],) in self._durable:
+            with contextlib.suppress(FileNotFoundError):
+                return 1, os.open(f"{self._root}/{names[0]}", _FOLDER | os.O_NOFOLLOW)
+        try:
+            return 0, os.open(self._root, _FOLDER)
+        except FileNotFoundError:
+            raise StoreUnusable(
+                f"the results folder {self._root} is missing",
+                hint="mount or restore it; `batchq init` creates it where it never existed",
+            ) from None
 
     def _inner(self, parent: int, path: tuple[str, ...], create: bool) -> int:
         name = path[-1]

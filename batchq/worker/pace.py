@@ -42,6 +42,9 @@ HELD_TO_FLUSHED = 4
 SURELY_SMALL = 1024 * 1024
 """Bytes of a result that no store takes long for."""
 
+PUT_MARGIN = 2
+"""Results come in batches, and a store has slower moments."""
+
 MAX_FLUSH_ITEMS = 1_000
 CHEAP_SHARE = 0.01
 """Of the worker's time: commits that take no more of it need not be rarer."""
@@ -115,6 +118,7 @@ class Pace:
         self._flushed_items = _Average()
         self._flush_total = 0.0
         self._put_seconds = _Average()
+        self._result_seconds = _Average()
         self._largest_put = 0
 
     def batch_done(self, items: int, seconds: float) -> None:
@@ -150,6 +154,17 @@ class Pace:
         with self._lock:
             self._put_seconds.add(seconds)
             self._largest_put = max(self._largest_put, size)
+
+    def result_done(self, seconds: float) -> None:
+        """A thread took `seconds` to make a result into bytes, store it and read it back."""
+        with self._lock:
+            self._result_seconds.add(seconds)
+
+    def puts_keep_up(self, number: int) -> bool:
+        """Whether so many threads store results PUT_MARGIN times as fast as they are made."""
+        with self._lock:
+            each, per_item = self._result_seconds.value, self._seconds_per_item.value
+        return each is not None and per_item is not None and PUT_MARGIN * each <= number * per_item
 
     def seconds_to_commit(self, size: int) -> float:
         """How long an object of `size` bytes takes from here to the commit of what is in it.

@@ -19,6 +19,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from batchq.errors import BatchqError, DocumentError
@@ -100,7 +101,7 @@ class Pipeline:
         """
         stages = [("claim", self._claim_stage), ("infer", self._infer_stage)]
         stages += [(f"load-{n}", self._load_stage) for n in range(self._parts.loaders)]
-        stages += [(f"put-{n}", self._putter.run) for n in range(self._parts.putters)]
+        stages += [(f"put-{n}", partial(self._putter.run, n)) for n in range(self._parts.putters)]
         stages += [("settle", self.settler.run)]
         threads = [
             threading.Thread(target=self._guard, args=(stage,), name=name, daemon=True)
@@ -156,6 +157,7 @@ class Pipeline:
         self.claimer.run()
         if not self._parts.drain.started:
             self._closing.set()
+            self._attention.set()
 
     def _hand_out(self, works: Sequence[Work]) -> None:
         if self._parts.drain.started:

@@ -1,9 +1,11 @@
 """Put: results on their way from the device into the store, behind its back.
 
-A few threads. Each result is made into the bytes that are stored, in the layout's form,
-and gathered: layout `item` puts it at once, layout `shard` waits for company, until there
-is enough of it, or for `Pace.gather_interval`, or until nothing else is on its way. What is
-put was read back when the layout returns; then it is for `settle` to commit.
+A few threads, of which no more work than keep up with the device: a CPU computes on the
+same cores, and all that are awake besides take turns with it at Python's lock. Each result
+is made into the bytes that are stored, in the layout's form, and gathered: layout `item`
+puts it at once, layout `shard` waits for company, until there is enough of it, or for
+`Pace.gather_interval`, or until nothing else is on its way. What is put was read back when
+the layout returns; then it is for `settle` to commit.
 """
 
 from __future__ import annotations
@@ -126,6 +128,7 @@ class Putter:
         self._step = step
         self._spoilt = spoilt
         self._made: queue.SimpleQueue[tuple[Work, Output]] = queue.SimpleQueue()
+        self._taken = 0
         self._gather = Gather(
             parts.clock,
             items=self._portion_items if parts.layout.gathers else lambda: 1,
@@ -138,18 +141,37 @@ class Putter:
         """The device's answer for an item, to be stored and committed."""
         self._made.put((work, output))
 
-    def run(self) -> None:
+    def run(self, number: int) -> None:
+        """The stage in thread `number`, from 0."""
         while not self._halt.is_set():
+            if number > 0 and self._others_keep_up(number):
+                continue
             try:
                 work, output = self._made.get(timeout=TICK_S)
             except queue.Empty:
-                idle = True
-            else:
-                idle = False
-                if self._holdings.holds(work):
-                    self._make(work, output)
-            while portion := self._portion(idle):
-                self._put([each for each in portion if self._holdings.holds(each.work)])
+                self._put_what_is_due(idle=True)
+                continue
+            self._taken += 1
+            began = self._parts.clock.monotonic()
+            if self._holdings.holds(work):
+                self._make(work, output)
+            self._put_what_is_due(idle=False)
+            self._parts.pace.result_done(self._parts.clock.monotonic() - began)
+
+    def _others_keep_up(self, number: int) -> bool:
+        """Whether the `number` threads before this one are enough, having watched them a moment.
+
+        They are not while none of them has taken any of what waits: a put may hang.
+        """
+        if self._hurried() or not self._parts.pace.puts_keep_up(number):
+            return False
+        taken = self._taken
+        self._parts.clock.wait(self._halt, TICK_S)
+        return self._taken != taken or self._made.empty()
+
+    def _put_what_is_due(self, *, idle: bool) -> None:
+        while portion := self._portion(idle):
+            self._put([each for each in portion if self._holdings.holds(each.work)])
 
     def _make(self, work: Work, output: Output) -> None:
         try:

@@ -734,6 +734,33 @@ def test_symbolic_links_inside_the_store_lead_nowhere(
     assert files(tmp_path) == before
 
 
+def links_in_a_known_folders_place_lead_nowhere(store: LocalStore, folder: Path) -> None:
+    put(store)
+    (folder / "results" / "run-1").rename(folder / "elsewhere")
+    (folder / "results" / "run-1").symlink_to(folder / "elsewhere")
+    before = files(folder)
+    for verb in (store.read, store.head, lambda key: put(store, key.replace("one", "two"))):
+        with pytest.raises(StoreUnusable, match="Not a directory"):
+            verb(KEY)
+    assert before == files(folder)
+
+
+def test_a_link_put_in_the_place_of_a_runs_folder_leads_nowhere(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    """Also where this process has written into that folder before."""
+    links_in_a_known_folders_place_lead_nowhere(store, tmp_path)
+
+
+def test_a_store_that_follows_links_is_found_out(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flag is what keeps them out."""
+    monkeypatch.setattr(os, "O_NOFOLLOW", 0)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        links_in_a_known_folders_place_lead_nowhere(store, tmp_path)
+
+
 def test_the_results_folder_itself_may_be_a_link(tmp_path: Path) -> None:
     """People put it on another disk that way."""
     (tmp_path / "disk").mkdir()

@@ -44,6 +44,16 @@ def test_the_first_claim_is_small_and_later_ones_follow_the_rate() -> None:
     assert fast.hold() == MAX_HOLD
 
 
+def test_as_many_threads_store_results_as_keep_up_with_the_device() -> None:
+    """Twice over; of what was not measured, none is sure to."""
+    pace = Pace()
+    assert not pace.puts_keep_up(8)
+    pace.result_done(0.02)
+    assert not pace.puts_keep_up(8)
+    pace.batch_done(items=10, seconds=0.1)
+    assert [pace.puts_keep_up(number) for number in (1, 2, 3, 4)] == [False, False, False, True]
+
+
 def test_of_large_results_no_more_are_held_than_there_is_room_for() -> None:
     """A store that is slower than the device would otherwise fill the memory with them."""
     pace = Pace()

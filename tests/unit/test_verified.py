@@ -186,10 +186,15 @@ def test_a_broken_object_is_named_and_left_alone(garbage: bytes) -> None:
 
 
 @pytest.mark.parametrize("fault", [PutFault.TRUNCATED, PutFault.GARBAGE_FIRST])
-def test_a_store_that_spoils_an_object_does_not_get_it_committed(fault: PutFault) -> None:
-    """The put reported success, or "exists"; reading back finds out."""
+@pytest.mark.parametrize("remote", [True, False])
+def test_a_store_that_spoils_an_object_does_not_get_it_committed(
+    fault: PutFault, remote: bool
+) -> None:
+    """The put reported success, or "exists"; reading back finds out, with and without a digest."""
+    store = FaultyStore(MemoryStore(), [fault])
+    store.remote = remote
     with pytest.raises(BrokenObject):
-        write(FaultyStore(MemoryStore(), [fault]))
+        write(store)
 
 
 def test_another_items_result_ends_the_command_naming_both() -> None:

@@ -28,6 +28,7 @@ from batchq.worker.pipeline import Pipeline
 from batchq.worker.put import Putter
 from tests.faults.faulty_store import PutFault
 from tests.unit import test_guarded as processors
+from tests.unit import test_put as putters
 from tests.unit import test_verified as stores
 from tests.unit import test_worker as workers
 from tests.unit import test_worker_outages as outages
@@ -59,6 +60,16 @@ class Mutant:
             for cut in self.cuts:
                 patch.setattr(cut.owner, cut.name, _rewritten(cut))
             yield
+
+
+def with_patches(test: Callable[..., object], *arguments: object) -> Callable[[], None]:
+    """The test, with patches of its own."""
+
+    def run() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            test(*arguments, monkeypatch=patch)
+
+    return run
 
 
 def _rewritten(cut: Cut) -> Any:
@@ -174,11 +185,32 @@ MUTANTS = [
         workers.test_a_processor_whose_outputs_cannot_be_stored_is_broken_too,
     ),
     Mutant(
+        "all threads store results, needed or not",
+        (Cut(Putter, "run", "number > 0 and", "False and"),),
+        with_patches(putters.test_a_slow_device_has_its_results_stored_by_one_thread),
+    ),
+    Mutant(
+        "one thread stores the results of any device",
+        (Cut(Pace, "puts_keep_up", "<= number * per_item", "<= per_item or number > 0"),),
+        with_patches(putters.others_store_while_a_put_hangs, putters.quick_device),
+    ),
+    Mutant(
+        "results wait for a put that hangs",
+        (Cut(Putter, "_others_keep_up", "self._taken != taken or", "True or"),),
+        with_patches(putters.test_a_put_that_hangs_holds_up_nothing_else),
+    ),
+    Mutant(
+        "results are stored at leisure in a hurry",
+        (Cut(Putter, "_others_keep_up", "self._hurried() or not", "not"),),
+        with_patches(putters.test_in_a_hurry_all_threads_store_results),
+    ),
+    Mutant(
         "a put is believed",
         (Cut(verified, "_put_and_read_back", "if _reads_back(store, ours):", "if True:"),),
         partial(
             stores.test_a_store_that_spoils_an_object_does_not_get_it_committed,
             PutFault.TRUNCATED,
+            remote=False,
         ),
     ),
     Mutant(

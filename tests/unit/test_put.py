@@ -1,0 +1,137 @@
+"""How many threads store results: no more than keep up with the device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from batchq.inference.base import Output
+from batchq.lease import new_token
+from batchq.store.memory import MemoryStore
+from batchq.worker import put
+from batchq.worker.holdings import Holdings, Work
+from batchq.worker.parts import Parts
+from batchq.worker.put import Putter
+from batchq.worker.settle import Settler
+from tests.unit.worker_kit import Kit
+
+THREADS = 4
+
+
+class Watched(MemoryStore):
+    """Tells who puts, and lets a test hold a put up. `stored` counts those that are over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[str] = []
+        self.stored = threading.Semaphore(0)
+        self.before: Callable[[int], object] = lambda number: None
+
+    def put_if_absent(self, key: str, data: bytes, sha256: str) -> bool:
+        self.threads.append(threading.current_thread().name)
+        self.before(len(self.threads))
+        created = super().put_if_absent(key, data, sha256)
+        self.stored.release()
+        return created
+
+
+@contextmanager
+def putting(
+    store: Watched, results: int, prime: Callable[[Parts], object], *, hurried: bool = False
+) -> Iterator[None]:
+    """The stage at work on as many results, by four threads."""
+    kit = Kit.of({f"doc-{number}": "text" for number in range(results)}, store=store)
+    parts = kit.parts()
+    prime(parts)
+    lease = kit.ledger.claim(parts.registration.name, new_token(), results, alone=True)
+    assert lease is not None
+    holdings, halt = Holdings(), threading.Event()
+    works = holdings.take(lease)
+    settler = Settler(parts, holdings, halt, lambda: hurried, lambda: None)
+
+    def spoilt(work: Work, fault: Exception) -> None:
+        raise fault
+
+    putter = Putter(parts, holdings, settler, halt, lambda: hurried, lambda: None, spoilt)
+    for work in works:
+        putter.made(work, Output({"n": 1}, 1, 1))
+    threads = [
+        threading.Thread(target=putter.run, args=(number,), name=f"put-{number}", daemon=True)
+        for number in range(THREADS)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        halt.set()
+        # Those that wait for a result see only then that nothing is to be done any more.
+        holdings.settle(works)
+        for _ in threads:
+            putter.made(works[0], Output(None, 0, 0))
+        for thread in threads:
+            thread.join(timeout=10)
+
+
+def slow_device(parts: Parts) -> None:
+    parts.pace.batch_done(items=1, seconds=1.0)
+    parts.pace.result_done(0.001)
+
+
+def quick_device(parts: Parts) -> None:
+    parts.pace.batch_done(items=1_000, seconds=0.1)
+    parts.pace.result_done(0.05)
+
+
+def measured_nothing(parts: Parts) -> None:
+    pass
+
+
+def test_a_slow_device_has_its_results_stored_by_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that are awake besides would take turns with the model."""
+    monkeypatch.setattr(put, "TICK_S", 30.0)
+    store, another = Watched(), threading.Event()
+    # Time for another thread to come in, if there is one.
+    store.before = lambda number: another.wait(timeout=0.2) if number == 1 else another.set()
+    with putting(store, 8, slow_device):
+        assert all(store.stored.acquire(timeout=10) for _ in range(8))
+    assert {"put-0"} == set(store.threads)
+
+
+def others_store_while_a_put_hangs(
+    prime: Callable[[Parts], object],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    tick_s: float = 30.0,
+    hurried: bool = False,
+) -> None:
+    monkeypatch.setattr(put, "TICK_S", tick_s)
+    store, over = Watched(), threading.Event()
+    store.before = lambda number: over.wait(timeout=10) if number == 1 else None
+    with putting(store, 4, prime, hurried=hurried):
+        stored = sum(store.stored.acquire(timeout=1) for _ in range(3))
+        over.set()
+    assert stored == 3
+
+
+@pytest.mark.parametrize("prime", [quick_device, measured_nothing])
+def test_a_quick_device_has_its_results_stored_by_several_threads(
+    prime: Callable[[Parts], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one of which nothing is known: a store takes its time, in which a thread does nothing."""
+    others_store_while_a_put_hangs(prime, monkeypatch)
+
+
+def test_a_put_that_hangs_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that was enough until now may be waiting for a store that does not answer."""
+    others_store_while_a_put_hangs(slow_device, monkeypatch, tick_s=0.01)
+
+
+def test_in_a_hurry_all_threads_store_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a deadline the device does not matter any more."""
+    others_store_while_a_put_hangs(slow_device, monkeypatch, hurried=True)
