@@ -123,6 +123,9 @@ def _plain(value: Any) -> Any:
         for key, inner in value.items():
             named[key] = inner if inner.__class__ in _ATOMS else _plain(inner)
         return named
+    if isinstance(value, list) and _ATOMS.issuperset(map(type, value)):
+        # Nearly every output is a long row of numbers.
+        return list(value)
     if isinstance(value, list | tuple):
         # No comprehension, whose frames would halve the depth that fits.
         listed = []
