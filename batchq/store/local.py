@@ -156,10 +156,12 @@ class LocalStore:
 
     def _inner(self, parent: int, path: tuple[str, ...], create: bool) -> int:
         name = path[-1]
+        # Asked before it is looked for: another thread may be making it for the first time.
+        was_there = len(path) == 1 and name in self._seen
         try:
             inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
         except FileNotFoundError:
-            if path[0] in self._seen and len(path) == 1:
+            if was_there:
                 raise StoreUnusable(
                     f"{name} has vanished from the results folder {self._root}",
                     hint="mount or restore the folder as it was; what was committed lies there",

@@ -687,6 +687,24 @@ def test_a_run_whose_folder_vanished_is_not_written_elsewhere(
     assert put(store)
 
 
+def test_a_runs_folder_that_another_thread_makes_meanwhile_has_not_vanished(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked for before it was there, and is known by the time that is judged."""
+    real, late = os.open, [True]
+
+    def open_late(path: str, *arguments: Any, **options: Any) -> int:
+        try:
+            return real(path, *arguments, **options)
+        except FileNotFoundError:
+            if late and late.pop():
+                assert put(store, "run-1/ab/two.json")
+            raise
+
+    monkeypatch.setattr(os, "open", open_late)
+    assert put(store)
+
+
 def test_probing_creates_the_folder_and_those_above_it(tmp_path: Path) -> None:
     """And nothing else stays."""
     LocalStore(tmp_path / "a" / "b" / "results").probe()
