@@ -21,6 +21,7 @@ __all__ = [
     "Result",
     "Stored",
     "canonical_json",
+    "marker_key",
     "result_key",
     "sha256_hex",
     "slug",
@@ -241,6 +242,11 @@ def slug(text: str, limit: int = 40) -> str:
     """At most `limit` characters of [a-z0-9-] that remind a reader of `text`."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return _UNSAFE.sub("-", plain)[-limit:].strip("-") or "item"
+
+
+def marker_key(run_prefix: str) -> str:
+    """The object which says that a store is the one of a run."""
+    return f"{run_prefix}/run.json"
 
 
 def result_key(run_prefix: str, key: str, source_id: str, generation: int) -> str:

@@ -27,7 +27,7 @@ class Ahead(Generic[Piece, Outcome]):
     ) -> None:
         self._work = work
         self._ahead = ahead
-        self._jobs: queue.SimpleQueue[tuple[Piece, Future[Outcome]] | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[tuple[Piece, Future[Outcome]] | None] = queue.SimpleQueue()
         self._over: BaseException | None = None
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{n}", daemon=True)
@@ -42,7 +42,7 @@ class Ahead(Generic[Piece, Outcome]):
     def __exit__(self, *exc: object) -> None:
         self._over = self._over or CancelledError()
         for _ in self._threads:
-            self._jobs.put(None)
+            self._todo.put(None)
 
     def each(self, pieces: Iterable[Piece | Future[Outcome]]) -> Iterator[Outcome]:
         """The outcome of each piece, in order. A future among them takes its turn as it is."""
@@ -52,7 +52,7 @@ class Ahead(Generic[Piece, Outcome]):
                 pending.append(piece)
             else:
                 outcome: Future[Outcome] = Future()
-                self._jobs.put((piece, outcome))
+                self._todo.put((piece, outcome))
                 pending.append(outcome)
             while pending and (len(pending) > self._ahead or pending[0].done()):
                 yield pending.popleft().result()
@@ -60,8 +60,8 @@ class Ahead(Generic[Piece, Outcome]):
             yield pending.popleft().result()
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            piece, outcome = job
+        while (todo := self._todo.get()) is not None:
+            piece, outcome = todo
             if self._over is not None:
                 # One that failed behind it, or the end: who asks must not wait for ever.
                 outcome.set_exception(self._over)

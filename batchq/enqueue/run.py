@@ -8,7 +8,7 @@ from typing import Any
 from batchq.errors import ProcessingVersionMismatch, StoreUnusable, UsageError
 from batchq.fingerprint import HINTS, difference, processing_version
 from batchq.ledger.base import Ledger, Run
-from batchq.result import canonical_json, sha256_hex
+from batchq.result import canonical_json, marker_key, sha256_hex
 from batchq.store.base import ObjectMissing, Store, StoreError
 
 __all__ = ["check_store", "ensure_run", "require_layout", "require_manifest"]
@@ -33,7 +33,7 @@ def ensure_run(
         # Nothing can lie elsewhere yet. Later on, a missing marker means another store.
         marker = _marker(run)
         try:
-            store.put_if_absent(_marker_key(run), marker, sha256_hex(marker))
+            store.put_if_absent(marker_key(run.prefix), marker, sha256_hex(marker))
         except StoreError as error:
             raise _unusable(store, str(error)) from None
     check_store(store, run)
@@ -63,18 +63,19 @@ def require_layout(run: Run, layout: str) -> None:
 
 def check_store(store: Store, run: Run) -> None:
     """Raise StoreUnusable unless `store` holds the run's marker, `<prefix>/run.json`."""
+    key = marker_key(run.prefix)
     try:
-        found = store.read(_marker_key(run))
+        found = store.read(key)
     except ObjectMissing:
         raise StoreUnusable(
-            f"the store {store.url} is not that of run {run.name!r}: it has no {_marker_key(run)}",
+            f"the store {store.url} is not that of run {run.name!r}: it has no {key}",
             hint="give the store that the run was created with: --results",
         ) from None
     except StoreError as error:
         raise _unusable(store, str(error)) from None
     if found != _marker(run):
         raise StoreUnusable(
-            f"{_marker_key(run)} in {store.url} describes another run than {run.name!r}",
+            f"{key} in {store.url} describes another run than {run.name!r}",
             hint="--ledger and --results must be those of one and the same run",
         )
 
@@ -89,10 +90,6 @@ def _marker(run: Run) -> bytes:
             "manifest": {key: value for key, value in run.manifest.items() if key != HINTS},
         }
     )
-
-
-def _marker_key(run: Run) -> str:
-    return f"{run.prefix}/run.json"
 
 
 def _unusable(store: Store, reason: str) -> StoreUnusable:

@@ -21,6 +21,7 @@ from itertools import islice
 from batchq.errors import StoreUnusable
 from batchq.garbage import seldom_collected
 from batchq.ledger.base import CommittedResult, Ledger, Run
+from batchq.result import marker_key
 from batchq.store.base import Store, StoreError
 from batchq.verify.journal import Damage, Journal
 from batchq.verify.objects import judge_objects, place_of
@@ -230,11 +231,11 @@ class _Audit:
     def objects(self) -> None:
         if self._journal.objects_done:
             return
-        folder = f"{self._run.prefix}/"
-        listing = self._store.list(folder, self._journal.last_key)
+        marker = marker_key(self._run.prefix)
+        listing = self._store.list(f"{self._run.prefix}/", self._journal.last_key)
         seen = 0
         while page := list(islice(listing, PAGE)):
-            keys = [info.key for info in page if info.key != f"{folder}run.json"]
+            keys = [info.key for info in page if info.key != marker]
             verdicts = list(self._judge([key for key in keys if not self._is_named(key)]))
             orphans = [key for key, verdict in verdicts if verdict is Verdict.ORPHAN]
             unsettled = sum(verdict is Verdict.UNSETTLED for _, verdict in verdicts)

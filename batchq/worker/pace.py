@@ -40,7 +40,7 @@ HELD_TO_FLUSHED = 4
 """What is held makes so many flushes, so that the device has work while one waits."""
 
 SURELY_SMALL = 1024 * 1024
-"""Bytes of a result that no store takes long for."""
+"""Bytes of an object that no store takes long for."""
 
 PUT_MARGIN = 2
 """Results come in batches, and a store has slower moments."""

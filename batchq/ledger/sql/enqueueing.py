@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from batchq.errors import BatchqError, UsageError, WorkerReaped
+from batchq.errors import BatchqError
 from batchq.item import NewItem
+from batchq.ledger import refusals
 from batchq.ledger.records import CommittedResult, Enqueued, Policy, Rejection, Run, State
 from batchq.ledger.sql import statements as sql
 from batchq.ledger.sql.dialect import SQLITE
@@ -56,7 +57,7 @@ def enqueue(
     """Take up a batch: documents are locked by source id, then the enqueuer's row."""
     answered = tx.record(sql.ANSWERED_BATCH, worker=worker)
     if answered is None:
-        raise WorkerReaped(f"no process is registered as {worker}", hint="register it first")
+        raise refusals.stranger(worker)
     if answered.last_batch >= batch:
         return _answer_again(worker, batch, answered)
     names = sorted({new.source_id for new in items})
@@ -86,8 +87,7 @@ def _plan(
     for new in items:
         document = documents.get(new.source_id)
         if new.source_id in named or (document and document.enqueuer == process.id):
-            reason = "named twice in this enqueue"
-            plan.rejected.append(Rejection(new.source_id, reason))
+            plan.rejected.append(Rejection(new.source_id, refusals.NAMED_TWICE))
         elif document is None:
             plan.fresh.append(new)
         elif document.source_version == new.source_version:
@@ -95,10 +95,7 @@ def _plan(
         elif document.root == new.root or replace:
             plan.changed.append(_Named(new, document))
         else:
-            reason = (
-                f"it is enqueued from {document.root}, and {new.root} has another version of it; "
-                "give one of the two another --prefix, or supersede it with --replace"
-            )
+            reason = refusals.other_root(document.root, new.root)
             plan.rejected.append(Rejection(new.source_id, reason))
         named.add(new.source_id)
     return plan
@@ -255,10 +252,7 @@ def _one_root(items: Sequence[NewItem]) -> bool:
 
 def _answer_again(worker: str, batch: int, process: Any) -> Enqueued:
     if process.last_batch > batch:
-        raise UsageError(
-            f"batch {batch} of {worker} comes after its batch {process.last_batch}",
-            hint="number the batches of one process from 1, growing",
-        )
+        raise refusals.earlier_batch(worker, batch, process.last_batch)
     raw = json.loads(process.last_answer)
     rejected = tuple(Rejection(source, reason) for source, reason in raw["rejected"])
     return Enqueued(raw["new"], raw["known"], raw["superseded"], rejected)
