@@ -580,6 +580,15 @@ def test_a_ctrl_c_leaves_what_was_acknowledged(ledger: Ledger, run: Run) -> None
     assert numbers(take(ledger, run, Numbered(5000))) == (5000, 5000 - taken, taken, 0, 0)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What a shell starts in the background ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_ctrl_c_waits_for_no_more_than_the_document_in_hand(ledger: Ledger, run: Run) -> None:
     """The rest of what a thread was given is left unread."""
     gate = threading.Event()

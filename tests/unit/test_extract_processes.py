@@ -311,7 +311,7 @@ def test_a_ctrl_c_does_not_reach_the_processes() -> None:
         extractor.extract(PAGE, "docs/a.html")
         [child] = processes()
         assert os.getpgid(child.pid) != os.getpgid(0)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             child.send_signal(number)
         assert extractor.extract(PAGE, "docs/a.html")[1] == "hello"
         assert [child] == processes()

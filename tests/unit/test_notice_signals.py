@@ -17,8 +17,12 @@ from tests.stepped import Heard
 
 @pytest.fixture
 def heard() -> Iterator[Heard]:
-    """What is reported; whatever happens, the process keeps its own handlers."""
+    """What is reported; whatever happens, the process keeps its own handlers.
+
+    The tests themselves may have been started by nohup.
+    """
     before = {number: signal.getsignal(number) for number in WATCHED}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield Heard()
     for number, handler in before.items():
         signal.signal(number, handler)
