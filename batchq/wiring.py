@@ -244,9 +244,12 @@ def open_extractor() -> Iterator[Extractor]:
         extractor.close()
 
 
-def take_signals() -> SignalSource:
-    """The signals, taken for the rest of this process. The first thing that a worker does."""
-    signals = SignalSource()
+def take_signals(hung_up: Callable[[], object]) -> SignalSource:
+    """The signals, taken for the rest of this process. The first thing that a worker does.
+
+    `hung_up` is called when the terminal has gone.
+    """
+    signals = SignalSource(hung_up=hung_up)
     signals.take_process()
     return signals
 

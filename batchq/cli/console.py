@@ -116,13 +116,19 @@ def _bar(what: str, unit: str, total: int | None) -> Iterator[Callable[[int, int
         TextColumn("{task.fields[count]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total, count="")
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=total, count="")
 
-        def update(done: int, total: int | None) -> None:
-            bar.update(task, completed=done, total=total, count=_count(done, total, unit))
+    def update(done: int, total: int | None) -> None:
+        bar.update(task, completed=done, total=total, count=_count(done, total, unit))
 
+    bar.start()
+    try:
         yield update
+    finally:
+        # The terminal may have gone meanwhile, which is no failure of what was done.
+        with suppress(OSError):
+            bar.stop()
 
 
 def lines(what: str, unit: str, clock: Clock) -> Callable[[int, int | None], None]:

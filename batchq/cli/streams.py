@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from contextlib import suppress
 from typing import TextIO
 
-__all__ = ["data", "flush", "is_unicode", "keep_stdout_for_data", "take"]
+__all__ = ["data", "flush", "is_unicode", "keep_stdout_for_data", "leave_terminal", "take"]
 
 _kept: TextIO | None = None
 
@@ -54,6 +55,16 @@ def keep_stdout_for_data() -> None:
     sys.stdout = sys.stderr
 
 
+def leave_terminal() -> None:
+    """Point nowhere what led to a terminal that has gone.
+
+    Else whatever is printed fails: a processor that prints would be at fault.
+    """
+    for number in {0, 1, 2, data().fileno()}:
+        if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
+            _point_nowhere(number)
+
+
 def is_unicode(stream: TextIO) -> bool:
     """Whether its encoding can say everything."""
     return (stream.encoding or "").lower().replace("_", "-").startswith("utf")
@@ -75,8 +86,12 @@ def _flushed(stream: TextIO) -> bool:
         stream.flush()
     except (OSError, ValueError):
         with suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+            _point_nowhere(stream.fileno())
         return False
     return True
+
+
+def _point_nowhere(number: int) -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, number)
+    os.close(nowhere)

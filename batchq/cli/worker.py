@@ -81,7 +81,7 @@ def worker(
     from batchq import wiring
 
     # Before all that takes time.
-    signals = wiring.take_signals()
+    signals = wiring.take_signals(streams.leave_terminal)
     if json:
         streams.keep_stdout_for_data()
     options = given(

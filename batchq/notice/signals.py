@@ -31,6 +31,7 @@ class SignalSource:
     A second SIGINT raises KeyboardInterrupt in the main thread: the person at the
     keyboard will not wait. `window`: seconds from a signal to the kill, where
     `platform` or a setting tells; without it or a `clock` the deadline is left open.
+    `hung_up` is called at once when the terminal has gone.
     """
 
     name = "signals"
@@ -41,10 +42,12 @@ class SignalSource:
         clock: Clock | None = None,
         window: float | None = None,
         platform: str | None = None,
+        hung_up: Callable[[], object] = lambda: None,
     ) -> None:
         self.clock = clock
         self.window = window
         self.platform = platform
+        self._hung_up = hung_up
         self._report: Callable[[Notice], object] | None = None
         self._previous: dict[signal.Signals, Any] = {}
         self._is_the_process = False
@@ -68,7 +71,7 @@ class SignalSource:
         os.register_at_fork(after_in_child=self._give_back)
         for number in WATCHED:
             if number is not signal.SIGINT:
-                self._take(number, _end_process)
+                self._take(number, self._end_process)
 
     def watch(self, report: Callable[[Notice], object]) -> None:
         """Take the signals over. Call from the main thread."""
@@ -100,6 +103,8 @@ class SignalSource:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         received = signal.Signals(number)
+        if received is signal.SIGHUP:
+            self._hung_up()
         if received is signal.SIGINT:
             self._interrupts += 1
             if self._interrupts > 1:
@@ -109,11 +114,12 @@ class SignalSource:
             detail = DETAILS.get(received, "")
             self._report(Notice("signal", received.name, self._deadline(), self.name, detail))
 
+    def _end_process(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._hung_up()
+        raise SystemExit(int(ExitCode.STOPPED))
+
     def _deadline(self) -> float | None:
         if self.clock is None or self.window is None:
             return None
         return self.clock.monotonic() + self.window
-
-
-def _end_process(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(int(ExitCode.STOPPED))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
 import re
 import signal
 import subprocess
+import sys
+import termios
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +80,42 @@ def test_a_signal_drains_and_another_worker_finishes(site: Site, number: signal.
     site.call("worker")
     assert audit(site.ledger, site.results, "default", site.documents) == []
     assert tally(site.ledger, "default", "failures") == 0
+
+
+def test_a_worker_whose_terminal_goes_drains_and_charges_nothing(site: Site) -> None:
+    """Also where its processor prints to the terminal: exit 75, as with any other notice."""
+    module = site.folder / "slow_digest.py"
+    code = module.read_text()
+    module.write_text(code.replace("return [", 'print("at work", flush=True)\n        return ['))
+    fill(site, 600)
+    terminal, theirs = pty.openpty()
+    os.set_blocking(terminal, False)
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "batchq", "worker"],
+        cwd=site.folder,
+        env={**site.environment, "BATCHQ_MAX_FAILURES": "1"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(theirs)
+    shown = b""
+
+    def at_work() -> bool:
+        nonlocal shown
+        with suppress(BlockingIOError):
+            shown += os.read(terminal, 1 << 16)
+        return b"at work" in shown and some_committed(site)
+
+    wait_until(at_work)
+    os.close(terminal)
+    assert worker.wait(60) == 75
+    status = site.call("status")
+    assert (status["items"]["leased"], status["rework"]["failures"]) == (0, 0)
+    [row] = [each for each in status["workers"] if each["role"] == "worker"]
+    assert "the terminal has gone" in row["stop_reason"]
 
 
 def test_a_repeated_sigterm_changes_nothing(site: Site) -> None:
