@@ -10,7 +10,7 @@ from batchq.clock import Clock
 from batchq.errors import WaitTimedOut
 from batchq.ledger.base import Counts, Ledger, Role, Run, WorkerStatus
 from batchq.ledger.uptime import uptime
-from batchq.words import counted, duration
+from batchq.words import command, counted, duration
 
 __all__ = ["rate_per_s", "snapshot", "uptime_line", "wait"]
 
@@ -102,7 +102,7 @@ def wait(
                 f"{counted(counts.workers_alive, 'worker')} alive",
                 hint="wait longer with --timeout"
                 if counts.workers_alive
-                else "no worker is alive; start one: batchq worker",
+                else f"no worker is alive; start one: {command('worker', run.name)}",
             )
         clock.wait(never, min(POLL_S, left))
     return counts

@@ -18,7 +18,7 @@ from batchq.errors import LedgerNotInitialised, UsageError
 from batchq.fingerprint import HINTS
 from batchq.notice.signals import SignalSource
 from batchq.redact import redact, secret_in
-from batchq.words import pip_install
+from batchq.words import command, pip_install
 
 if TYPE_CHECKING:
     from batchq.inference.base import Processor
@@ -96,10 +96,9 @@ def existing_run(config: Config, ledger: Ledger) -> Run:
     ledger.check()
     run = ledger.find_run(config.run)
     if run is None:
-        named = "" if config.run == Config().run else f" --run {config.run}"
         raise UsageError(
             f"there is no run {config.run!r} in {ledger.url}",
-            hint=f"enqueue something for it: batchq enqueue FOLDER{named}",
+            hint=f"enqueue something for it: {command('enqueue FOLDER', config.run)}",
         )
     return run
 

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["counted", "did_you_mean", "duration", "pip_install"]
+__all__ = ["command", "counted", "did_you_mean", "duration", "pip_install"]
+
+
+def command(words: str, run: str) -> str:
+    """`batchq worker --run slow`: a command on that run, to be copied into a shell.
+
+    The default run is not named: that is how the documentation writes commands.
+    """
+    from shlex import quote
+
+    # Here, since the settings' own errors are written with this module.
+    from batchq.config import Config
+
+    return f"batchq {words}" + ("" if run == Config().run else f" --run {quote(run)}")
 
 
 def counted(number: int, noun: str) -> str:

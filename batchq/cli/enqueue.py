@@ -165,7 +165,7 @@ def _enqueue(
     from batchq import wiring
     from batchq.cli.console import note, print_json, progress, say
     from batchq.enqueue import as_it_lies, enqueue
-    from batchq.words import counted
+    from batchq.words import command, counted
 
     run = _run(session)
     reader = wiring.open_reader(session.store)
@@ -204,7 +204,8 @@ def _enqueue(
     tell_requests(session, run.layout, tallies.total)
     if report.known and tallies.dead_lettered:
         letters = counted(tallies.dead_lettered, "dead letter")
-        note(f"hint: {letters} in this run; only `batchq retry` sends a known document back")
+        again = command("retry", run.name)
+        note(f"hint: {letters} in this run; only `{again}` sends a known document back")
     if not report.seen:
         note("hint: no document was found there; names that begin with a dot are passed over")
     return report

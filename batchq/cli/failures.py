@@ -40,7 +40,7 @@ def failures(
     from batchq.cli.console import note, print_json, say
     from batchq.cli.session import opened
     from batchq.redact import redact
-    from batchq.words import counted
+    from batchq.words import command, counted
 
     with opened(given(run=run, ledger=ledger, results=results, config=config)) as session:
         letters = _dead_letters(session.ledger, session.run)
@@ -62,7 +62,7 @@ def failures(
             number += 1
             attempts = counted(letter.attempt, "attempt")
             say(f"{letter.source_id}  {letter.cause}  {attempts}  {redact(letter.error)}")
-        back = "batchq retry sends them back"
+        back = f"{command('retry', session.run.name)} sends them back"
         note(f"{counted(number, 'dead letter')}; {back}" if number else "no dead letter")
 
 
@@ -93,7 +93,7 @@ def retry(
     """
     from batchq.cli.console import print_json, say
     from batchq.cli.session import opened
-    from batchq.words import counted
+    from batchq.words import command, counted
 
     named = [unicode(source_id) for source_id in source_ids or ()]
     unicode(cause or "")
@@ -104,7 +104,8 @@ def retry(
         if json:
             print_json({"run": session.run.name, "retried": number})
         elif number:
-            say(f"ready again: {counted(number, 'item')}; batchq worker takes them")
+            worker = command("worker", session.run.name)
+            say(f"ready again: {counted(number, 'item')}; {worker} takes them")
         else:
             say(_why_nothing(session.ledger, session.run, named, cause))
 
@@ -112,16 +113,20 @@ def retry(
 def _refuse_unknown(ledger: Ledger, run: Run, source_ids: Sequence[str]) -> None:
     """Before anything is sent back, so that a slip of the pen changes nothing."""
     from batchq.errors import UsageError
+    from batchq.words import command
 
     unknown = [source_id for source_id in source_ids if ledger.lookup(run, source_id) is None]
     if unknown:
         raise UsageError(
             f"run {run.name!r} knows no document {', '.join(map(repr, unknown))}",
-            hint="batchq failures lists the dead letters by their source ids; nothing was changed",
+            hint=f"{command('failures', run.name)} lists the dead letters by their source ids; "
+            "nothing was changed",
         )
 
 
 def _why_nothing(ledger: Ledger, run: Run, source_ids: Sequence[str], cause: str | None) -> str:
+    from batchq.words import command
+
     causes = Counter(letter.cause for letter in _dead_letters(ledger, run))
     if not causes:
         return "there is no dead letter"
@@ -130,7 +135,7 @@ def _why_nothing(ledger: Ledger, run: Run, source_ids: Sequence[str], cause: str
         return f"no dead letter has the cause {cause!r}; there are: {there_are}"
     which = "this document is" if len(source_ids) == 1 else "these documents are"
     because = "" if cause is None else f" with the cause {cause!r}"
-    return f"{which} no dead letter{because}; see batchq failures"
+    return f"{which} no dead letter{because}; see {command('failures', run.name)}"
 
 
 def _dead_letters(ledger: Ledger, run: Run) -> Iterator[DeadLetter]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from batchq.redact import printable
 from batchq.status import uptime_line
-from batchq.words import counted, duration
+from batchq.words import command, counted, duration
 
 __all__ = ["render_status", "stdout_console"]
 
@@ -81,7 +81,8 @@ def _pace(status: dict[str, Any]) -> Text:
         return Text(_waits_for_enqueuers(status["workers"]) or "nothing left to do")
     if rate is None:
         alive = any(w["alive"] and w["role"] == "worker" for w in status["workers"])
-        text = "no result yet" if alive else "no worker is alive; start one: batchq worker"
+        start = printable(command("worker", status["run"]))
+        text = "no result yet" if alive else f"no worker is alive; start one: {start}"
     else:
         text = f"{rate:,.1f} items/s, about {duration(eta)} left"
     if status["oldest_lease_s"] is not None:

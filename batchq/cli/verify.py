@@ -98,7 +98,7 @@ def verify(
         if json:
             print_json({"run": session.run.name, **_document(report)})
         else:
-            _tell(report, removed=remove_orphans)
+            _tell(report, session.run.name, removed=remove_orphans)
     return ExitCode.OK if report.is_sound else ExitCode.DAMAGE_FOUND
 
 
@@ -138,9 +138,9 @@ def _document(report: Report) -> dict[str, Any]:
     }
 
 
-def _tell(report: Report, *, removed: bool) -> None:
+def _tell(report: Report, run: str, *, removed: bool) -> None:
     from batchq.cli.console import note, say
-    from batchq.words import counted
+    from batchq.words import command, counted
 
     for damage in report.damage:
         say(f"{damage.kind}  {damage.result.source_id}  {damage.result.stored.key}")
@@ -152,7 +152,8 @@ def _tell(report: Report, *, removed: bool) -> None:
         f"{report.corrupt:,} corrupt"
     )
     if report.repaired:
-        say(f"ready again: {counted(report.repaired, 'item')}; batchq worker takes them")
+        worker = command("worker", run)
+        say(f"ready again: {counted(report.repaired, 'item')}; {worker} takes them")
     if report.unrepaired:
         note(f"{report.unrepaired:,} of {found:,} are still committed; send them back: --repair")
     if report.orphans:

@@ -19,6 +19,7 @@ from batchq.store.committed import (
     judge_committed,
     read_committed,
 )
+from batchq.words import command
 
 __all__ = ["Checked", "judge", "read_checked"]
 
@@ -77,7 +78,7 @@ def read_checked(run: Run, store: Store, row: CommittedResult) -> Line:
         except (AlteredResult, ForeignResult):
             return read()
     except DamagedResult as damage:
-        raise _damaged(row, damage) from None
+        raise _damaged(run, row, damage) from None
     except StoreError as error:
         raise BatchqError(
             f"the result of {row.source_id!r} cannot be read: {error}",
@@ -101,9 +102,9 @@ def judge(run: Run, row: CommittedResult, data: bytes, content: bytes | None = N
     )
 
 
-def _damaged(row: CommittedResult, damage: DamagedResult) -> BatchqError:
+def _damaged(run: Run, row: CommittedResult, damage: DamagedResult) -> BatchqError:
     return BatchqError(
         f"the result of {row.source_id!r} {damage.what}: {damage.key}",
         hint="the store changed behind the ledger: restore the object from a copy of it, or let "
-        "`batchq verify --repair` send the document back to the workers",
+        f"`{command('verify --repair', run.name)}` send the document back to the workers",
     )

@@ -8,6 +8,7 @@ from batchq.errors import BatchqError, UsageError
 from batchq.ledger.base import Ledger, Run, State
 from batchq.results.checked import Checked, read_checked
 from batchq.store.base import Store
+from batchq.words import command
 
 __all__ = ["fetch"]
 
@@ -27,8 +28,8 @@ def fetch(ledger: Ledger, run: Run, store: Store, source_id: str) -> dict[str, A
     if state.result is None:
         raise BatchqError(
             f"{source_id!r} has no result: it is {state.state.value.replace('_', ' ')}",
-            hint="see why: batchq failures"
+            hint=f"see why: {command('failures', run.name)}"
             if state.state is State.DEAD_LETTERED
-            else "a worker brings it: batchq worker",
+            else f"a worker brings it: {command('worker', run.name)}",
         )
     return Checked(state.result, read_checked(run, store, state.result)).document()

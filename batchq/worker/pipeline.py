@@ -29,6 +29,7 @@ from batchq.source.base import MAX_DOCUMENT_BYTES, SourceUnavailable
 from batchq.source.rows import load_document
 from batchq.store.base import StoreError
 from batchq.store.verified import BrokenObject
+from batchq.words import command
 from batchq.worker.claim import Claimer
 from batchq.worker.guarded import Guarded, ProcessorFault
 from batchq.worker.holdings import Holdings, Work
@@ -282,10 +283,11 @@ class Pipeline:
         self._faults.add(1)
         faults = self._faults.value()
         if self._outputs.value() <= 0 and faults >= HOPELESS_AFTER:
+            retry = command("retry", self._parts.run.name)
             raise BatchqError(
                 f"the processor failed {faults} times and gave no output; the last error: {fault}",
                 hint="mend the processor and start the worker again; each time was charged to a "
-                "document, and `batchq retry` sends back what has ended by that",
+                f"document, and `{retry}` sends back what has ended by that",
             )
 
     # -- the end -----------------------------------------------------------------

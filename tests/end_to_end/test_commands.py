@@ -540,6 +540,26 @@ def test_a_retry_that_can_change_nothing_says_why(enqueued: Desk) -> None:
     assert enqueued.run("retry").out.startswith("ready again: 1 item;")
 
 
+def test_hints_name_the_run_that_the_command_was_given(desk: Desk) -> None:
+    """Copied from there, a command works on the same run."""
+    on = ["--run", "two words"]
+    named = "--run 'two words'"
+    assert desk.run("enqueue", "docs", "--processor", "stats", *on).code == 0
+    worker = f"batchq worker {named}"
+    assert f"start one: {worker}" in desk.run("status", *on).out
+    waited = desk.refused(16, "status", "--wait", "--timeout", "100ms", *on)
+    assert f"start one: {worker}" in waited.err
+    assert f"a worker brings it: {worker}" in desk.refused(1, "results", "docs/a.md", *on).err
+    (desk.folder / "docs" / "a.md").unlink()
+    assert desk.run("worker", *on).code == 3
+    assert f"batchq failures {named}" in desk.refused(1, "results", "docs/a.md", *on).err
+    assert f"batchq failures {named}" in desk.refused(2, "retry", "docs/nosuch.md", *on).err
+    assert f"batchq failures {named}" in desk.run("retry", "docs/empty.txt", *on).out
+    assert f"`batchq retry {named}`" in desk.run("enqueue", "docs", *on).err
+    assert f"; batchq retry {named} sends" in desk.run("failures", *on).err
+    assert f"; {worker} takes" in desk.run("retry", *on).out
+
+
 def test_settings_are_shown_as_they_are_written(desk: Desk) -> None:
     """5h, and not 18000.0; for machines in seconds."""
     shown = desk.run("config", "show").out
