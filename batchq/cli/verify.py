@@ -47,7 +47,7 @@ def verify(
     config: ConfigFile = None,
     json: Json = False,
 ) -> int:
-    """Read the committed results back and compare them with the ledger.
+    """Read the results back, and compare them with the ledger.
 
     Finds results that are missing or altered, objects that no row names, and tallies that
     drifted. Ends with 15 if damage is left. Workers may be at work meanwhile.

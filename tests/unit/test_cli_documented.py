@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from batchq.cli import app
+from batchq.cli import app, main
 from batchq.config import Config, load
 from batchq.errors import ExitCode
 from batchq.inference.embed import Embed
@@ -53,6 +53,17 @@ def test_every_command_has_examples_that_name_it(name: str) -> None:
     text = ALL[name].help
 
     assert f"\n  {name}" in text.split("Examples:")[1]
+
+
+@pytest.mark.parametrize("arguments", [[], ["config"]])
+def test_no_summary_of_a_command_is_cut_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    """In a terminal as narrow as they come, an end in dots says nothing."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*arguments, "--help"]) == 0
+    lists = capsys.readouterr().out.split("Commands:")[1]
+    assert "..." not in lists
 
 
 @pytest.mark.parametrize("name", sorted({*ALL} - {"batchq init"}))
