@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -21,9 +22,21 @@ from batchq.result import canonical_json
 from batchq.source.base import Extractor, Reader
 from batchq.source.text import clean
 
-__all__ = ["Base64", "Place", "is_row", "load_document", "place_of", "row_bytes", "row_locator"]
+__all__ = [
+    "Base64",
+    "Place",
+    "is_row",
+    "load_document",
+    "no_column",
+    "place_of",
+    "row_bytes",
+    "row_locator",
+]
 
 MEDIA_TYPE = "text/plain"
+
+SHOWN_COLUMNS, SHOWN_NAME = 10, 40
+"""How many columns an error names, and how much of each: a row may have any number."""
 
 _MARK = "#table="
 
@@ -69,7 +82,7 @@ def place_of(locator: str) -> Place:
 def row_bytes(columns: Mapping[str, Any], text_column: str) -> bytes:
     """The row as a document. Raises ValueError, saying why it is none."""
     if text_column not in columns:
-        raise ValueError(f"it has no column {text_column!r}")
+        raise no_column(text_column, columns)
     text = columns[text_column]
     if text is None:
         text = ""
@@ -78,6 +91,20 @@ def row_bytes(columns: Mapping[str, Any], text_column: str) -> bytes:
         raise ValueError(f"its column {text_column!r} holds no text but {what}")
     others = {name: value for name, value in columns.items() if name != text_column}
     return canonical_json({"columns": others, "text": text})
+
+
+def no_column(name: str, columns: Mapping[str, Any]) -> ValueError:
+    """Why a row without the column `name` is no document, and which columns it has."""
+    if not columns:
+        return ValueError(f"it has no column {name!r}, nor any other")
+    shown = ", ".join(repr(_cut(column)) for column in islice(columns, SHOWN_COLUMNS))
+    more = len(columns) - SHOWN_COLUMNS
+    rest = f" and {more:,} more" if more > 0 else ""
+    return ValueError(f"it has no column {name!r}; there are: {shown}{rest}")
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= SHOWN_NAME else f"{name[: SHOWN_NAME - 1]}…"
 
 
 def load_document(item: Item, reader: Reader, extractor: Extractor, limit: int) -> Document:

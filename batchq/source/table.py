@@ -12,7 +12,7 @@ from batchq.errors import DocumentError
 from batchq.source.base import Found, Skipped, Source
 from batchq.source.document_errors import too_large
 from batchq.source.ranges import Ranges
-from batchq.source.rows import Place, place_of, row_bytes, row_locator
+from batchq.source.rows import Place, no_column, place_of, row_bytes, row_locator
 from batchq.source.table_formats import BadRow, Row, Table, kind_of, open_table
 
 __all__ = ["TableReader", "TableSource"]
@@ -82,7 +82,7 @@ class TableSource:
         if self._id_column is None:
             return row.number
         if self._id_column not in row.columns:
-            raise ValueError(f"it has no column {self._id_column!r}")
+            raise no_column(self._id_column, row.columns)
         value = row.columns[self._id_column]
         if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
             raise ValueError(f"its id is {value!r}, neither text nor a whole number")

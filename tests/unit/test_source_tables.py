@@ -344,7 +344,17 @@ def test_a_table_without_the_column_says_so_for_each_row(tmp_path: Path) -> None
         (tmp_path / name).write_bytes(write(ROWS))
     said = reasons(tmp_path, text_column="text")
     assert len(said) == 4 * len(ROWS)
-    assert set(said.values()) == {"it has no column 'text'"}
+    assert set(said.values()) == {"it has no column 'text'; there are: 'id', 'body', 'stars'"}
+
+
+def test_many_columns_and_long_names_are_told_in_part(tmp_path: Path) -> None:
+    """A reason is a line that somebody reads."""
+    names = ["n" * 1_000, *(f"c{number}" for number in range(50))]
+    (tmp_path / "t.jsonl").write_text(json.dumps(dict.fromkeys(names, "")) + "\n{}\n")
+    many, none = reasons(tmp_path).values()
+    assert many.startswith(f"it has no column 'body'; there are: '{'n' * 39}…', 'c0', ")
+    assert many.endswith(" 'c8' and 41 more")
+    assert none == "it has no column 'body', nor any other"
 
 
 @pytest.mark.parametrize(
