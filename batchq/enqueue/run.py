@@ -9,7 +9,9 @@ from batchq.errors import ProcessingVersionMismatch, StoreUnusable, UsageError
 from batchq.fingerprint import HINTS, difference, processing_version
 from batchq.ledger.base import Ledger, Run
 from batchq.result import canonical_json, marker_key, sha256_hex
+from batchq.source.office import LIBRARY
 from batchq.store.base import ObjectMissing, Store, StoreError
+from batchq.words import pip_install
 
 __all__ = ["check_store", "ensure_run", "require_layout", "require_manifest"]
 
@@ -47,9 +49,20 @@ def require_manifest(run: Run, ours: Mapping[str, Any]) -> None:
         raise ProcessingVersionMismatch(
             f"run {run.name!r} is {run.processing_version}, which is not what is set up here:\n"
             f"{lines}",
-            hint="results of two processing versions never mix in one run: use what the run "
+            hint=_about_office(run, ours)
+            + "results of two processing versions never mix in one run: use what the run "
             "was created with, or enqueue under another name with --run",
         )
+
+
+def _about_office(run: Run, ours: Mapping[str, Any]) -> str:
+    """Where the extra `docs` is here or in the run, and not in both: how to mend it."""
+    here, there = (each.get("extractor", {}).get(LIBRARY) for each in (ours, run.manifest))
+    if there and not here:
+        return f"the run was created with the extra `docs`: {pip_install('docs')}; "
+    if here and not there:
+        return f"the run was created without the extra `docs`: pip uninstall {LIBRARY}; "
+    return ""
 
 
 def require_layout(run: Run, layout: str) -> None:

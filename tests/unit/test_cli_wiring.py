@@ -50,6 +50,34 @@ def test_parameters_of_the_run_survive_defaults_here(tmp_path: Path) -> None:
     assert processor.manifest()["parameters"]["overlap"] == 8
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "hint"),
+    [
+        (None, "4.10.4", "with the extra `docs`: pip install '.[docs]'"),
+        ("4.10.4", None, "without the extra `docs`: pip uninstall kreuzberg"),
+        ("4.10.4", "4.10.5", None),
+    ],
+)
+def test_a_worker_without_the_extra_of_the_run_learns_its_name(
+    monkeypatch: pytest.MonkeyPatch, here: str | None, there: str | None, hint: str | None
+) -> None:
+    """The difference names a library, and nobody installs that by its name."""
+    manifest = manifest_of(settings(processor="stats"))
+
+    def extracting(version: str | None) -> dict[str, Any]:
+        return {**manifest, "extractor": {**manifest["extractor"], "kreuzberg": version}}
+
+    monkeypatch.setattr(wiring, "full_manifest", lambda processor: extracting(here))
+
+    with pytest.raises(ProcessingVersionMismatch, match=r"extractor\.kreuzberg") as caught:
+        wiring.run_processor(run_of(extracting(there)), settings())
+
+    said = caught.value.hint or ""
+    assert ("`docs`" in said) == (hint is not None)
+    assert (hint or "") in said
+    assert "two processing versions" in said
+
+
 def test_the_same_settings_given_again_are_no_difference(tmp_path: Path) -> None:
     """The usual fleet: one configuration file everywhere."""
     (tmp_path / "batchq.toml").write_text('[processor]\nkind = "embed"\noverlap = 8\n')
