@@ -125,7 +125,10 @@ class Ledger(Protocol):
         ...
 
     def stop(self, worker: str, reason: str) -> None:
-        """The process ends in order. What it still holds is released as by a drain."""
+        """The process ends in order. What it still holds is released as by a drain.
+
+        It is its last sign of life.
+        """
         ...
 
     def reap(self, worker: str, limit: int) -> Reaped:

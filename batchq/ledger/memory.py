@@ -121,6 +121,7 @@ class MemoryLedger:
             for row in self._tables.held_by(process):
                 self._tables.release(process, row, ReleaseReason.DRAIN)
             process.state, process.stop_reason = WorkerState.STOPPED, reason
+            process.beat_at = self._clock.now()
 
     def reap(self, worker: str, limit: int) -> Reaped:
         with self._tables.lock:

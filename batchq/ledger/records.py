@@ -280,7 +280,7 @@ class WorkerStatus:
     """A registered process. `held`: items it holds now; `committed`: items so far.
 
     `about` is what it said of itself when it registered (device, host, notices).
-    Times are the ledger's Unix seconds.
+    Times are the ledger's Unix seconds; `beat_at` is that of the last sign of life.
     """
 
     name: str

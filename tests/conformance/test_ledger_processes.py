@@ -165,6 +165,16 @@ def test_a_stopped_process_is_over(world: World) -> None:
         world.worker("w")
 
 
+def test_a_stop_is_the_last_sign_of_life(world: World) -> None:
+    """A worker that ends between two beats has lived until then; asked again, no longer."""
+    world.worker("w")
+    for _ in range(2):
+        world.clock.advance(7)
+        world.ledger.stop("w", "run finished")
+    [status] = world.ledger.workers(world.run)
+    assert status.beat_at - status.registered_at == pytest.approx(7)
+
+
 def test_the_tallies_of_a_stopped_process_stay_in_the_run(world: World) -> None:
     """Folding moves counters; it neither loses nor doubles them."""
     world.worker("w")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batchq.clock import random_hex
 from batchq.lease import ReleaseReason
@@ -154,7 +154,8 @@ def stop(calls: Calls, keys: Keys, policy: Policy, name: str, reason: str, now: 
         if Process.unpack(row).state is WorkerState.REAPED:
             return
         beat = calls.get(keys.beat(name))
-        if beat is None or end(calls, keys, name, WorkerState.STOPPED, reason, Beat.unpack(beat)):
+        last = None if beat is None else replace(Beat.unpack(beat), at=now)
+        if last is None or end(calls, keys, name, WorkerState.STOPPED, reason, last):
             # Also where an earlier call had stopped it and did not come to the end.
             Ending(calls, keys, policy, name, now).release()
             return

@@ -220,7 +220,8 @@ def stop(tx: Transaction, policy: Policy, worker: str, reason: str) -> None:
     for row in tx.rows(sql.HELD_BY, worker=process.id, limit=_ANY):
         moves.release(Row(*row), ReleaseReason.DRAIN, others_committed=False)
     moves.save()
-    process.save(state=WorkerState.STOPPED.value, stop_reason=reason, stopped_at=process.now)
+    now = process.now
+    process.save(state=WorkerState.STOPPED.value, stop_reason=reason, stopped_at=now, beat_at=now)
     settle(tx, process.run, process.id)
 
 
