@@ -26,6 +26,7 @@ class Parts:
 
     `follow`: wait for more items instead of ending with the run. `loaders`, `putters`:
     threads that load and prepare documents, and that store results through `layout`.
+    `remote`: its store is reached over a network.
     `provenance` goes into every result.
     """
 
@@ -42,6 +43,7 @@ class Parts:
     pace: Pace
     device: str
     putters: int
+    remote: bool = False
     provenance: Mapping[str, Any] = field(default_factory=dict)
     follow: bool = False
     loaders: int = max(2, min(8, os.cpu_count() or 2))

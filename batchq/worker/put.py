@@ -1,11 +1,12 @@
 """Put: results on their way from the device into the store, behind its back.
 
-A few threads, of which no more work than keep up with the device: a CPU computes on the
-same cores, and all that are awake besides take turns with it at Python's lock. Each result
-is made into the bytes that are stored, in the layout's form, and gathered: layout `item`
-puts it at once, layout `shard` waits for company, until there is enough of it, or for
-`Pace.gather_interval`, or until nothing else is on its way. What is put was read back when
-the layout returns; then it is for `settle` to commit.
+A few threads. Where the store is on this machine no more of them work than keep up with the
+device: a CPU computes on the same cores, and all that are awake besides take turns with it at
+Python's lock; over a network they mostly wait. Each result is made into the bytes that are
+stored, in the layout's form, and gathered: layout `item` puts it at once, layout `shard` waits
+for company, until there is enough of it, or for `Pace.gather_interval`, or until nothing else
+is on its way. What is put was read back when the layout returns; then it is for `settle` to
+commit.
 """
 
 from __future__ import annotations
@@ -128,7 +129,6 @@ class Putter:
         self._step = step
         self._spoilt = spoilt
         self._made: queue.SimpleQueue[tuple[Work, Output]] = queue.SimpleQueue()
-        self._taken = 0
         self._gather = Gather(
             parts.clock,
             items=self._portion_items if parts.layout.gathers else lambda: 1,
@@ -143,6 +143,8 @@ class Putter:
 
     def run(self, number: int) -> None:
         """The stage in thread `number`, from 0."""
+        # One thread may put what another has made: only over both is a result's time known.
+        busy = 0.0
         while not self._halt.is_set():
             if number > 0 and self._others_keep_up(number):
                 continue
@@ -151,27 +153,36 @@ class Putter:
             except queue.Empty:
                 self._put_what_is_due(idle=True)
                 continue
-            self._taken += 1
             began = self._parts.clock.monotonic()
             if self._holdings.holds(work):
                 self._make(work, output)
-            self._put_what_is_due(idle=False)
-            self._parts.pace.result_done(self._parts.clock.monotonic() - began)
+            stored = self._put_what_is_due(idle=False)
+            busy += self._parts.clock.monotonic() - began
+            if stored:
+                self._parts.pace.result_done(busy / stored)
+                busy = 0.0
 
     def _others_keep_up(self, number: int) -> bool:
         """Whether the `number` threads before this one are enough, having watched them a moment.
 
-        They are not while none of them has taken any of what waits: a put may hang.
+        They are not while they leave more than half of what waited: what was measured is an
+        average, and some batches are of many short documents. Or a put hangs.
         """
-        if self._hurried() or not self._parts.pace.puts_keep_up(number):
+        parts = self._parts
+        if self._hurried() or parts.remote or not parts.pace.puts_keep_up(number):
             return False
-        taken = self._taken
-        self._parts.clock.wait(self._halt, TICK_S)
-        return self._taken != taken or self._made.empty()
+        waited = self._made.qsize()
+        parts.clock.wait(self._halt, TICK_S)
+        return waited == 0 or self._made.qsize() <= waited // 2
 
-    def _put_what_is_due(self, *, idle: bool) -> None:
+    def _put_what_is_due(self, *, idle: bool) -> int:
+        """Put it, portion by portion; how many results that were."""
+        stored = 0
         while portion := self._portion(idle):
-            self._put([each for each in portion if self._holdings.holds(each.work)])
+            held = [each for each in portion if self._holdings.holds(each.work)]
+            self._put(held)
+            stored += len(held)
+        return stored
 
     def _make(self, work: Work, output: Output) -> None:
         try:

@@ -148,6 +148,7 @@ def run_worker(
             provenance={"device": settings.device, "versions": about["versions"]},
             follow=settings.follow,
             putters=_putters(run, store),
+            remote=store.remote,
         )
         told = history.told(settings.expected_uptime)
         events.emit("started", worker=registration.name, run=run.name, **about, interruptions=told)

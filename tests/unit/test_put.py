@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -40,11 +41,16 @@ class Watched(MemoryStore):
 
 @contextmanager
 def putting(
-    store: Watched, results: int, prime: Callable[[Parts], object], *, hurried: bool = False
+    store: Watched,
+    results: int,
+    prime: Callable[[Parts], object],
+    *,
+    hurried: bool = False,
+    remote: bool = False,
 ) -> Iterator[None]:
     """The stage at work on as many results, by four threads."""
     kit = Kit.of({f"doc-{number}": "text" for number in range(results)}, store=store)
-    parts = kit.parts()
+    parts = replace(kit.parts(), remote=remote)
     prime(parts)
     lease = kit.ledger.claim(parts.registration.name, new_token(), results, alone=True)
     assert lease is not None
@@ -109,11 +115,12 @@ def others_store_while_a_put_hangs(
     *,
     tick_s: float = 30.0,
     hurried: bool = False,
+    remote: bool = False,
 ) -> None:
     monkeypatch.setattr(put, "TICK_S", tick_s)
     store, over = Watched(), threading.Event()
     store.before = lambda number: over.wait(timeout=10) if number == 1 else None
-    with putting(store, 4, prime, hurried=hurried):
+    with putting(store, 4, prime, hurried=hurried, remote=remote):
         stored = sum(store.stored.acquire(timeout=1) for _ in range(3))
         over.set()
     assert stored == 3
@@ -130,6 +137,11 @@ def test_a_quick_device_has_its_results_stored_by_several_threads(
 def test_a_put_that_hangs_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that was enough until now may be waiting for a store that does not answer."""
     others_store_while_a_put_hangs(slow_device, monkeypatch, tick_s=0.01)
+
+
+def test_over_a_network_all_threads_store_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They mostly wait, and disturb no device."""
+    others_store_while_a_put_hangs(slow_device, monkeypatch, remote=True)
 
 
 def test_in_a_hurry_all_threads_store_results(monkeypatch: pytest.MonkeyPatch) -> None:

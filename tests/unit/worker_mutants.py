@@ -196,13 +196,18 @@ MUTANTS = [
     ),
     Mutant(
         "results wait for a put that hangs",
-        (Cut(Putter, "_others_keep_up", "self._taken != taken or", "True or"),),
+        (Cut(Putter, "_others_keep_up", "waited == 0 or", "True or"),),
         with_patches(putters.test_a_put_that_hangs_holds_up_nothing_else),
     ),
     Mutant(
         "results are stored at leisure in a hurry",
-        (Cut(Putter, "_others_keep_up", "self._hurried() or not", "not"),),
+        (Cut(Putter, "_others_keep_up", "self._hurried() or", ""),),
         with_patches(putters.test_in_a_hurry_all_threads_store_results),
+    ),
+    Mutant(
+        "few threads store results over a network",
+        (Cut(Putter, "_others_keep_up", "parts.remote or", ""),),
+        with_patches(putters.test_over_a_network_all_threads_store_results),
     ),
     Mutant(
         "a put is believed",
