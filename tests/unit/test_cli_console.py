@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -185,3 +187,27 @@ def test_a_machine_that_is_full_is_no_defect(
     assert "gets no more memory or threads" in said
     assert "ulimit" in said
     assert "defect" not in said
+
+
+class Terminal(io.StringIO):
+    """It may go while it is written to, as with a connection that is lost."""
+
+    gone = False
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self.gone:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().write(text)
+
+
+def test_a_bar_on_a_terminal_that_goes_fails_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nobody sends SIGHUP: what was done is done."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with console.progress("worker", "items") as update:
+        update(1, 2)
+        terminal.gone = True
