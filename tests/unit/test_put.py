@@ -139,6 +139,29 @@ def test_a_put_that_hangs_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch)
     others_store_while_a_put_hangs(slow_device, monkeypatch, tick_s=0.01)
 
 
+def test_results_that_are_no_longer_held_tell_nothing_of_the_store() -> None:
+    """They are dropped at once, and storing one would not take so long."""
+    kit = Kit.of({f"doc-{number}": "text" for number in range(4)}, store=Watched())
+    parts = kit.parts()
+    parts.pace.batch_done(items=1, seconds=1.0)
+    lease = kit.ledger.claim(parts.registration.name, new_token(), 4, alone=True)
+    assert lease is not None
+    holdings, halt = Holdings(), threading.Event()
+    works = holdings.take(lease)
+    holdings.settle(works)
+    settler = Settler(parts, holdings, halt, lambda: False, lambda: None)
+    putter = Putter(parts, holdings, settler, halt, lambda: False, lambda: None, lambda *_: None)
+    for work in works:
+        putter.made(work, Output({"n": 1}, 1, 1))
+    thread = threading.Thread(target=putter.run, args=(0,), daemon=True)
+    thread.start()
+    while not putter._made.empty():
+        assert thread.is_alive()
+    halt.set()
+    thread.join(10)
+    assert not parts.pace.puts_keep_up(1_000)
+
+
 def test_over_a_network_all_threads_store_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """They mostly wait, and disturb no device."""
     others_store_while_a_put_hangs(slow_device, monkeypatch, remote=True)
