@@ -31,6 +31,12 @@ _UNLIMITED = 1 << 20
 
 # As torch words them; it has no type of its own for the memory of CPUs and of MPS.
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "_alloc_failed")
+# All that oneDNN says, which runs some layers on CPUs, where a kernel or its buffer finds no room.
+_NO_ROOM_FOR_KERNEL = (
+    "could not create a primitive",
+    "could not create a memory object",
+    "could not execute a primitive",
+)
 # After any of these every later call on the device fails as well.
 _LOST = (
     "cuda error",
@@ -127,8 +133,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether `error` says that a smaller step might fit."""
     if isinstance(error, (MemoryError, import_torch().OutOfMemoryError)):
         return True
+    if not isinstance(error, RuntimeError):
+        return False
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
+    return text in _NO_ROOM_FOR_KERNEL or any(words in text for words in _OUT_OF_MEMORY)
 
 
 def raise_if_lost(error: BaseException) -> None:

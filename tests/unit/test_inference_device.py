@@ -29,6 +29,8 @@ torch = pytest.importorskip("torch")
         torch.AcceleratorError("CUDA error: out of memory", 2),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("MPS backend out of memory (MPS allocated: 18 GB)"),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("could not execute a primitive"),
         MemoryError(),
     ],
 )
@@ -56,9 +58,16 @@ def test_a_poisoned_context_ends_the_process(error: Exception) -> None:
     assert "\n" not in raised.value.message
 
 
-def test_other_errors_are_left_to_the_caller() -> None:
-    """A mistake in a document is neither."""
-    error = RuntimeError("The size of tensor a (3) must match the size of tensor b (4)")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The size of tensor a (3) must match the size of tensor b (4)",
+        "could not create a primitive descriptor for the matmul primitive. Run workload with ...",
+    ],
+)
+def test_other_errors_are_left_to_the_caller(words: str) -> None:
+    """A mistake in a document, or a shape that a layer does not know, is neither."""
+    error = RuntimeError(words)
     assert not is_out_of_memory(error)
     raise_if_lost(error)
 

@@ -21,6 +21,7 @@ from batchq.inference.model_files import read_json
 from batchq.inference.tokens import Tokenizer
 from batchq.inference.weights import find_model
 from tests.conformance.processors import document, loaded, outputs
+from tests.unit.embed_in_little_memory import ROOMS
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
@@ -414,7 +415,7 @@ def test_infer_before_load_is_refused() -> None:
 
 
 def test_real_memory_exhaustion_is_survived() -> None:
-    """With an address space too small for the step, the batch still comes through."""
+    """With address spaces too small for the step, the batch still comes through."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.unit.embed_in_little_memory"],
         cwd=Path(__file__).parents[2],
@@ -425,6 +426,8 @@ def test_real_memory_exhaustion_is_survived() -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
     )
     assert done.returncode == 0, done.stderr[-2_000:]
-    report = json.loads(done.stdout)
-    assert report["outputs"] == report["documents"]
-    assert report["step_after"] < report["step_before"]
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [report["room_mib"] for report in reports] == ROOMS
+    for report in reports:
+        assert report["outputs"] == report["documents"]
+        assert report["step_after"] < report["step_before"], report
