@@ -785,6 +785,8 @@ def test_a_dry_run_tells_the_price(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before a run exists is when its layout can be chosen."""
+    # What a demo left in the current folder would be looked at, too.
+    monkeypatch.chdir(tmp_path)
     for number in range(2):
         (tmp_path / f"{number}.txt").write_text("a")
     monkeypatch.setattr("batchq.cli.enqueue.COSTLY_ITEMS", 1)
