@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.dynamodb import in_full, unavailable
 from tests.postgres import leave_server
+
+# How long an example takes tells what else this machine does.
+settings.register_profile(
+    "unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("unhurried")
 
 
 def pytest_report_header() -> str:
