@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -71,19 +70,7 @@ def test_an_error_as_json_names_its_kind(capsys: pytest.CaptureFixture[str]) -> 
     assert err.startswith("error: ")
 
 
-@pytest.fixture
-def batchq_logger() -> Iterator[logging.Logger]:
-    """The logger of all parts, as it was before."""
-    logger = logging.getLogger("batchq")
-    handlers, level = list(logger.handlers), logger.level
-    yield logger
-    logger.handlers[:] = handlers
-    logger.setLevel(level)
-
-
-def test_logs_go_to_stderr_without_secrets(
-    batchq_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_logs_go_to_stderr_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
     """Those of every part, and a traceback too."""
     console.log_to_stderr()
     try:

@@ -15,7 +15,8 @@ import pytest
 from batchq.errors import BatchqError, DeviceLost, DocumentError, ExitCode, UsageError
 from batchq.inference.base import Document, Output, Prepared
 from batchq.worker.guarded import Guarded, ProcessorFault
-from tests.unit.worker_kit import FAST, POLICY, Kit
+from tests.unit.patience import comes_true
+from tests.unit.worker_kit import FAST, POLICY, Kit, Lapsing
 
 
 class Panic(BaseException):
@@ -92,8 +93,8 @@ INFERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def kit_with_one_odd_document() -> Kit:
-    return Kit.of({f"doc-{n}": f"text {n}" for n in range(6)} | {"odd": "odd"})
+def kit_with_one_odd_document(**parts: Any) -> Kit:
+    return Kit.of({f"doc-{n}": f"text {n}" for n in range(6)} | {"odd": "odd"}, **parts)
 
 
 def assert_only_the_odd_one_ended(kit: Kit) -> None:
@@ -154,17 +155,19 @@ def test_whatever_infer_does_with_a_document_is_charged_to_it(name: str) -> None
 
 def test_a_document_that_hangs_its_preparation_stays_leased_as_a_suspect() -> None:
     """The process ends with 76, and only the one in hand is left to be reaped as a loss."""
-    kit = kit_with_one_odd_document()
+    clock = Lapsing()
+    kit = kit_with_one_odd_document(clock=clock)
     prepare, never = kit.processor.prepare, threading.Event()
 
     def hang(document: Document) -> Prepared:
-        if document.text == "odd":
-            never.wait(30)
+        if document.text == "odd" and comes_true(lambda: kit.tallies.completed == 6):
+            clock.lapsed.set()
+            never.wait(120)
         return prepare(document)
 
     kit.processor.prepare = hang  # type: ignore[method-assign]
     with pytest.raises(DeviceLost):
-        kit.work(replace(FAST, stall_timeout=0.6))
+        kit.work(replace(FAST, flush_items=1))
     never.set()
     assert kit.tallies.leased == 1
 

@@ -17,6 +17,7 @@ from batchq.worker.holdings import Holdings, Work
 from batchq.worker.parts import Parts
 from batchq.worker.put import Putter
 from batchq.worker.settle import Settler
+from tests.unit import patience
 from tests.unit.worker_kit import Kit
 
 THREADS = 4
@@ -79,11 +80,16 @@ def putting(
         for _ in threads:
             putter.made(works[0], Output(None, 0, 0))
         for thread in threads:
-            thread.join(timeout=10)
+            thread.join(patience.PATIENCE_S)
+
+
+def stored(store: Watched, number: int) -> bool:
+    """Whether so many puts come to their end, as long as one has patience with each."""
+    return all(store.stored.acquire(timeout=patience.PATIENCE_S) for _ in range(number))
 
 
 def slow_device(parts: Parts) -> None:
-    parts.pace.batch_done(items=1, seconds=1.0)
+    parts.pace.batch_done(items=1, seconds=600.0)
     parts.pace.result_done(0.001)
 
 
@@ -100,12 +106,12 @@ def test_a_slow_device_has_its_results_stored_by_one_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All that are awake besides would take turns with the model."""
-    monkeypatch.setattr(put, "TICK_S", 30.0)
+    monkeypatch.setattr(put, "TICK_S", 2 * patience.PATIENCE_S)
     store, another = Watched(), threading.Event()
     # Time for another thread to come in, if there is one.
     store.before = lambda number: another.wait(timeout=0.2) if number == 1 else another.set()
     with putting(store, 8, slow_device):
-        assert all(store.stored.acquire(timeout=10) for _ in range(8))
+        assert stored(store, 8)
     assert {"put-0"} == set(store.threads)
 
 
@@ -113,17 +119,18 @@ def others_store_while_a_put_hangs(
     prime: Callable[[Parts], object],
     monkeypatch: pytest.MonkeyPatch,
     *,
-    tick_s: float = 30.0,
+    tick_s: float | None = None,
     hurried: bool = False,
     remote: bool = False,
 ) -> None:
-    monkeypatch.setattr(put, "TICK_S", tick_s)
+    patience_s = patience.PATIENCE_S
+    monkeypatch.setattr(put, "TICK_S", tick_s or 2 * patience_s)
     store, over = Watched(), threading.Event()
-    store.before = lambda number: over.wait(timeout=10) if number == 1 else None
+    store.before = lambda number: over.wait(2 * patience_s) if number == 1 else None
     with putting(store, 4, prime, hurried=hurried, remote=remote):
-        stored = sum(store.stored.acquire(timeout=1) for _ in range(3))
+        others_did = stored(store, 3)
         over.set()
-    assert stored == 3
+    assert others_did
 
 
 @pytest.mark.parametrize("prime", [quick_device, measured_nothing])
@@ -158,7 +165,7 @@ def test_results_that_are_no_longer_held_tell_nothing_of_the_store() -> None:
     while not putter._made.empty():
         assert thread.is_alive()
     halt.set()
-    thread.join(10)
+    thread.join(patience.PATIENCE_S)
     assert not parts.pace.puts_keep_up(1_000)
 
 

@@ -13,18 +13,20 @@ import pytest
 from batchq.clock import ManualClock, SystemClock
 from batchq.errors import BatchqError, DeviceLost, ExitCode
 from batchq.inference.base import Output, Prepared
-from batchq.item import Item, item_key
+from batchq.item import Document, Item, item_key
 from batchq.lease import Lease
 from batchq.ledger.base import Committed, Counts, Role, Run, WorkerState
 from batchq.ledger.memory import MemoryLedger
 from batchq.ledger.uptime import uptime
 from batchq.result import Envelope, Result, result_key, sha256_hex
 from batchq.store.memory import MemoryStore
+from batchq.worker import window
 from batchq.worker.heartbeat import Heartbeat, Registration
 from batchq.worker.holdings import Work
-from batchq.worker.pace import HOLD_LOST
-from batchq.worker.window import BATCH_SECONDS, Window
-from tests.unit.worker_kit import FAST, POLICY, Kit, LossyLedger, nothing_due
+from batchq.worker.pace import FIRST_HOLD, HOLD_LOST
+from batchq.worker.window import Window
+from tests.unit.patience import PATIENCE_S, comes_true
+from tests.unit.worker_kit import FAST, POLICY, Kit, Lapsing, Leaping, LossyLedger, nothing_due
 
 
 def numbered(count: int) -> dict[str, str]:
@@ -78,14 +80,10 @@ def test_a_worker_waits_while_an_enqueue_is_under_way(caplog: pytest.LogCaptureF
     working = kit.work_in_thread()
     kit.shelf.documents |= numbered(20)
     kit.enqueue(numbered(20))
-    for _ in range(200):
-        if kit.tallies.completed == 20:
-            break
-        threading.Event().wait(0.05)
-    assert working.code is None
+    assert comes_true(lambda: kit.tallies.completed == 20)
     wait_for = "an enqueue is under way"
-    while not any(wait_for in line for line in caplog.messages):
-        threading.Event().wait(0.05)
+    assert comes_true(lambda: any(wait_for in line for line in caplog.messages))
+    assert working.code is None
     kit.ledger.stop("slow-enqueuer", "done")
     assert working.join() == ExitCode.OK
     assert len([line for line in caplog.messages if wait_for in line]) == 1
@@ -166,7 +164,7 @@ def test_a_worker_that_gets_too_few_threads_holds_nothing(
 
     def start_some(thread: threading.Thread) -> None:
         if thread.name == "settle":
-            assert claimed.wait(30)
+            assert claimed.wait(PATIENCE_S)
             raise RuntimeError("can't start new thread")
         start(thread)
 
@@ -180,7 +178,7 @@ def test_a_worker_that_gets_too_few_threads_holds_nothing(
     with pytest.raises(RuntimeError, match="start new thread"):
         kit.work()
     for stage in [thread for thread in threading.enumerate() if thread.name == "claim"]:
-        stage.join(5)
+        stage.join(PATIENCE_S)
         assert not stage.is_alive()
     assert kit.tallies.leased == 0
 
@@ -226,23 +224,24 @@ def test_the_stop_reason_says_how_far_ahead_the_notice_came() -> None:
     assert kit.work() == ExitCode.STOPPED
     [worker] = [w for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER]
     assert worker.stop_reason is not None
-    assert worker.stop_reason.startswith("spot terminate notice, 118 s ahead, by button; ")
+    assert re.match(r"spot terminate notice, 11\d s ahead, by button; ", worker.stop_reason)
     assert kit.notices.drained
 
 
+@pytest.mark.usefixtures("last_minute")
 def test_a_drain_ends_by_its_deadline_though_the_device_hangs() -> None:
     """What cannot be finished in time is released, not kept."""
     kit = Kit.of(numbered(30))
     never = threading.Event()
 
     def hang(texts: object) -> None:
-        kit.notices.press(deadline=SystemClock().monotonic() + 2.5)
-        never.wait(20)
+        kit.notices.press(deadline=SystemClock().monotonic() + 60.5)
+        never.wait(180)
 
     kit.processor.before_batch = hang
     began = SystemClock().monotonic()
-    assert kit.work() == ExitCode.STOPPED
-    assert SystemClock().monotonic() - began < 2.5
+    assert kit.work(replace(FAST, notice_window=120)) == ExitCode.STOPPED
+    assert SystemClock().monotonic() - began < 60.5
     never.set()
     assert (kit.tallies.leased, kit.tallies.ready) == (0, 30)
 
@@ -255,7 +254,7 @@ def test_a_reaped_worker_is_fenced_registers_anew_and_finishes() -> None:
     def lose_lease(texts: object) -> None:
         if not taken.is_set():
             taken.set()
-            assert idle.wait(10)
+            assert idle.wait(PATIENCE_S)
             [worker] = [w for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER]
             kit.ledger.stop(worker.name, "as a reaper would")
 
@@ -312,15 +311,24 @@ def test_a_lost_answer_is_asked_again_and_changes_nothing(verb: str) -> None:
 
 def test_a_hung_device_stops_the_beats_and_ends_the_process() -> None:
     """No step for `stall_timeout`: exit 76, and only what was on the device stays leased."""
-    kit = Kit.of(numbered(200))
-    never = threading.Event()
+    clock = Lapsing()
+    kit = Kit.of(numbered(200), clock=clock)
+    prepare, prepared, never = kit.processor.prepare, [], threading.Event()
+
+    def counted(document: Document) -> Prepared:
+        prepared.append(document)
+        return prepare(document)
 
     def hang(texts: object) -> None:
-        never.wait(30)
+        # Until then there is progress.
+        assert comes_true(lambda: len(prepared) == FIRST_HOLD)
+        clock.lapsed.set()
+        never.wait(120)
 
+    kit.processor.prepare = counted  # type: ignore[method-assign]
     kit.processor.before_batch = hang
     with pytest.raises(DeviceLost, match="no progress"):
-        kit.work(replace(FAST, stall_timeout=0.5))
+        kit.work(replace(FAST, claim=FIRST_HOLD))
     never.set()
     on_device = len(kit.processor.batches[0])
     assert on_device == kit.tallies.leased
@@ -357,8 +365,8 @@ def test_nobody_beats_for_a_pipeline_that_stands_still() -> None:
         on_fatal=give_up,
     )
     heartbeat.start()
-    assert over.wait(10)
-    heartbeat.stop(10.0)
+    assert over.wait(PATIENCE_S)
+    heartbeat.stop(PATIENCE_S)
     assert beats == []
     assert isinstance(fatal[0], DeviceLost)
 
@@ -414,23 +422,26 @@ def test_of_what_was_lost_before_little_is_held_at_a_time() -> None:
     assert kit.tallies.completed == 400
 
 
-def test_a_batch_does_not_wait_for_company_that_is_not_coming() -> None:
+def test_a_batch_does_not_wait_for_company_that_is_not_coming(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What was to join it has failed, or is this document itself."""
-    window, upstream = Window(batch_cost=1_000), [1]
+    monkeypatch.setattr(window, "BATCH_SECONDS", PATIENCE_S)
+    waiting, upstream = Window(batch_cost=1_000), [1]
     work = Work(
         Item(1, "doc", "sha256:0", 4, "locator", 1, 1, 0, 0), "token", prepared=Prepared("text", 1)
     )
-    window.add(work)
+    waiting.add(work)
 
     def none_is_coming() -> None:
         upstream[0] = 0
-        window.look_again()
+        waiting.look_again()
 
     timer = threading.Timer(0.1, none_is_coming)
     timer.start()
     began = SystemClock().monotonic()
-    assert window.next_batch(lambda: upstream[0], 5.0) == [work]
-    assert SystemClock().monotonic() - began < BATCH_SECONDS
+    assert waiting.next_batch(lambda: upstream[0], 5.0) == [work]
+    assert SystemClock().monotonic() - began < PATIENCE_S
     timer.join()
 
 
@@ -441,7 +452,8 @@ def test_several_workers_share_a_run_and_commit_each_item_once() -> None:
         other = Kit.of({}, ledger=kits[0].ledger, store=kits[0].store)
         other.shelf.documents = kits[0].shelf.documents
         kits.append(other)
-    working = [kit.work_in_thread() for kit in kits]
+    # None may be taken for dead because the others kept it waiting.
+    working = [kit.work_in_thread(replace(FAST, lease_ttl=60)) for kit in kits]
     assert [worker.join() for worker in working] == [ExitCode.OK] * 4
     assert (kits[0].tallies.completed, kits[0].tallies.attempts) == (600, 600)
     assert (kits[0].tallies.fenced, kits[0].tallies.adopted) == (0, 0)
@@ -619,25 +631,29 @@ def test_a_result_that_does_not_fit_the_deadline_is_given_back() -> None:
     assert not list(kit.store.list(f"{kit.run.prefix}/"))
 
 
-@pytest.mark.parametrize(("ahead", "finished"), [(1.2, False), (8.0, True)])
+@pytest.mark.parametrize(("ahead", "finished"), [(900.0, False), (9_000.0, True)])
 def test_a_batch_is_finished_if_it_fits_the_deadline_and_else_given_back_at_once(
     ahead: float, finished: bool
 ) -> None:
     """By what batches have taken so far; nobody waits for the deadline to find out."""
-    kit = Kit.of(numbered(300))
+    clock = Leaping()
+    kit = Kit.of(numbered(300), clock=clock)
     given_back_early: list[bool] = []
 
-    def take_a_second(texts: Sequence[str]) -> None:
-        until = kit.clock.monotonic() + 1.0
+    def take_long(texts: Sequence[str]) -> None:
         if len(kit.processor.batches) == 2:
-            kit.notices.press(kit.clock.monotonic() + ahead)
-            while kit.tallies.leased and kit.clock.monotonic() < until - 0.4:
-                kit.clock.wait(threading.Event(), 0.01)
-            given_back_early.append(kit.tallies.leased == 0)
-        kit.clock.wait(threading.Event(), until - kit.clock.monotonic())
+            kit.notices.press(clock.monotonic() + ahead)
+            if finished:
+                # Time to give it back, if that is what happens.
+                clock.wait(threading.Event(), 0.3)
+                given_back_early.append(kit.tallies.leased == 0)
+            else:
+                given_back_early.append(comes_true(lambda: kit.tallies.leased == 0))
+        # An item takes a minute.
+        clock.leap(60.0 * len(texts))
 
-    kit.processor.before_batch = take_a_second
-    assert kit.work() == ExitCode.STOPPED
+    kit.processor.before_batch = take_long
+    assert kit.work(replace(FAST, stall_timeout=86_400)) == ExitCode.STOPPED
     assert given_back_early == [not finished]
     done = kit.processor.batches[: 2 if finished else 1]
     assert kit.tallies.completed == sum(len(batch) for batch in done)
@@ -648,15 +664,16 @@ def test_an_expensive_ledger_is_told_of_while_the_worker_lives(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Above a twentieth of the time somebody should look, and at the end is too late."""
-    kit = Kit.of(numbered(3))
+    clock = Leaping()
+    kit = Kit.of(numbered(3), clock=clock)
     commit = kit.ledger.commit
 
     def slow(worker: str, results: Sequence[Result]) -> Committed:
-        kit.clock.wait(threading.Event(), 0.3)
+        clock.leap(600.0)
         return commit(worker, results)
 
     kit.ledger.commit = slow  # type: ignore[method-assign]
-    assert kit.work() == ExitCode.OK
+    assert kit.work(replace(FAST, stall_timeout=86_400)) == ExitCode.OK
     assert len([line for line in caplog.messages if line.startswith("commits take ")]) == 1
     [stopped] = kit.events_of("stopped")
     assert stopped["flush_share"] > 0.05
@@ -681,14 +698,14 @@ def test_a_worker_that_leaves_registers_no_more() -> None:
 
     def late(worker: str, ttl: float) -> bool:
         asked.set()
-        answer.wait(10)
+        answer.wait(PATIENCE_S)
         return beat(worker, ttl)
 
     kit.ledger.beat = late  # type: ignore[method-assign]
     heartbeat.start()
-    assert asked.wait(10)
+    assert asked.wait(PATIENCE_S)
     heartbeat.stop(0.0)
     kit.ledger.stop(registration.name, "run finished")
     answer.set()
-    heartbeat.stop(10.0)
+    heartbeat.stop(PATIENCE_S)
     assert reaped == []

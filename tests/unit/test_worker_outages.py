@@ -24,6 +24,7 @@ from batchq.worker.holdings import Holdings, Work
 from batchq.worker.pipeline import Pipeline
 from batchq.worker.settle import Settler
 from batchq.worker.worker import Progress
+from tests.unit.patience import PATIENCE_S
 from tests.unit.worker_kit import FAST, Kit
 
 
@@ -125,19 +126,24 @@ def test_a_drain_that_ends_without_an_answer_still_makes_its_last_call(
     assert worker.state is WorkerState.STOPPED
 
 
-def test_an_error_in_a_drain_does_not_outlast_the_deadline() -> None:
+@pytest.mark.usefixtures("last_minute")
+def test_an_error_in_a_drain_does_not_outlast_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Results that cannot be stored any more are waited for no longer than others."""
+    monkeypatch.setattr(pipeline, "ERROR_WINDOW_S", 100.0)
     kit = Kit.of(numbered(30))
-    began = SystemClock().monotonic()
+    deadline: list[float] = []
 
     def unusable(key: str, data: bytes, sha256: str) -> bool:
-        kit.notices.press(began + 2.0)
+        deadline.append(SystemClock().monotonic() + 60.5)
+        kit.notices.press(deadline[0])
         raise StoreUnusable("no space is left")
 
     kit.store.put_if_absent = unusable  # type: ignore[method-assign]
     with pytest.raises(StoreUnusable):
-        kit.work(replace(FAST, lease_ttl=60))
-    assert SystemClock().monotonic() - began < 2.0
+        kit.work(replace(FAST, lease_ttl=60, notice_window=120))
+    assert SystemClock().monotonic() < deadline[0]
     assert kit.tallies.leased == 0
 
 
@@ -158,7 +164,7 @@ def test_whoever_watches_fails_and_nothing_claims_on() -> None:
     with pytest.raises(BrokenPipeError):
         kit.work(on_progress=break_off)
     for thread in set(threading.enumerate()) - before:
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive(), f"{thread.name} goes on"
     assert kit.tallies.leased == 0
     assert len([w for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER]) == 1
@@ -188,7 +194,7 @@ def test_a_flush_is_filled_by_more_documents_than_memory_holds(
     """One without text takes no memory any more while its result waits to be committed."""
     monkeypatch.setattr(pipeline, "Holdings", partial(Holdings, 50))
     kit = Kit.of({f"doc-{n:04}": " " * (10 + n) for n in range(20)}, layout=layout)
-    assert kit.work(replace(FAST, flush_items=1_000, stall_timeout=2.0)) == ExitCode.OK
+    assert kit.work(replace(FAST, flush_items=1_000)) == ExitCode.OK
     assert kit.tallies.empty == 20
 
 
@@ -204,7 +210,7 @@ def test_adopted_results_take_no_memory_while_they_wait(monkeypatch: pytest.Monk
         layout.write([layout.make(item, envelope)])
     kit.ledger.stop("first", "vanished after the puts")
     monkeypatch.setattr(pipeline, "Holdings", partial(Holdings, 50))
-    assert kit.work(replace(FAST, flush_items=1_000, stall_timeout=2.0)) == ExitCode.OK
+    assert kit.work(replace(FAST, flush_items=1_000)) == ExitCode.OK
     assert kit.tallies.adopted == 20
 
 
@@ -293,8 +299,8 @@ def test_a_beat_without_an_answer_is_sent_again_within_a_sixth_of_the_ttl() -> N
         on_fatal=lambda error: pytest.fail(str(error)),
     )
     heartbeat.start()
-    assert over.wait(10)
-    heartbeat.stop(10.0)
+    assert over.wait(PATIENCE_S)
+    heartbeat.stop(PATIENCE_S)
     assert pauses[:2] == [60 / 3, 60 / 6]
 
 

@@ -16,9 +16,11 @@ from batchq.ledger.base import Role
 from batchq.store.base import Store
 from batchq.store.memory import MemoryStore
 from batchq.store.s3 import S3Limits, S3Store
+from batchq.worker.pace import Pace
 from tests.faults.faulty_store import FaultyStore, PutFault
 from tests.faults.strict_s3 import StrictS3
 from tests.s3 import BUCKET, strict_server
+from tests.unit.patience import PATIENCE_S
 from tests.unit.worker_kit import FAST, Kit, nothing_due
 
 
@@ -48,7 +50,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StrictS3]:
 def test_256_results_a_flush_take_a_fiftieth_of_a_put_each(server: StrictS3) -> None:
     """On a server that checks everything; the read-backs are as few."""
     documents = 1_024
-    store = S3Store(f"s3://{BUCKET}", limits=S3Limits(timeout=10), clock=ManualClock())
+    store = S3Store(f"s3://{BUCKET}", limits=S3Limits(timeout=60), clock=ManualClock())
     store.probe()
     kit = sharded(numbered(documents), store)
     before = {name: server.count(name) for name in ("PutObject", "HeadObject", "GetObject")}
@@ -60,12 +62,13 @@ def test_256_results_a_flush_take_a_fiftieth_of_a_put_each(server: StrictS3) -> 
     assert_all_shouted(kit)
 
 
-def test_the_last_results_wait_for_nobody() -> None:
+def test_the_last_results_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """When nothing else is on its way, what there is makes a shard at once."""
+    monkeypatch.setattr(Pace, "gather_interval", lambda pace: PATIENCE_S)
     kit = sharded(numbered(5))
     began = SystemClock().monotonic()
     assert kit.work() == ExitCode.OK
-    assert SystemClock().monotonic() - began < 5.0
+    assert SystemClock().monotonic() - began < PATIENCE_S
     assert_all_shouted(kit)
     assert len(shards(kit)) < 5
 
@@ -144,15 +147,16 @@ def test_a_notice_commits_what_is_gathered() -> None:
     assert_all_shouted(kit)
 
 
+@pytest.mark.usefixtures("last_minute")
 def test_a_shard_that_cannot_be_stored_in_time_is_given_back() -> None:
     """A drain whose store hangs releases by its deadline, charging nobody."""
     kit = sharded(numbered(20))
-    kit.processor.before_batch = lambda texts: kit.notices.press(SystemClock().monotonic() + 2.2)
+    kit.processor.before_batch = lambda texts: kit.notices.press(SystemClock().monotonic() + 60.5)
     store = kit.store
     hung = threading.Event()
     kit.store = FaultyStore(store)
-    kit.store.put_if_absent = lambda *args: hung.wait(20)  # type: ignore[method-assign]
-    assert kit.work() == ExitCode.STOPPED
+    kit.store.put_if_absent = lambda *args: hung.wait(180)  # type: ignore[method-assign]
+    assert kit.work(replace(FAST, notice_window=120)) == ExitCode.STOPPED
     hung.set()
     assert (kit.tallies.leased, kit.tallies.ready, kit.tallies.failures) == (0, 20, 0)
 
@@ -185,7 +189,7 @@ def test_a_reaped_workers_shard_is_refused_and_made_again() -> None:
     def lose_lease(texts: Sequence[str]) -> None:
         if not taken.is_set():
             taken.set()
-            assert idle.wait(10)
+            assert idle.wait(PATIENCE_S)
             [worker] = [w for w in kit.ledger.workers(kit.run) if w.role is Role.WORKER]
             kit.ledger.stop(worker.name, "as a reaper would")
 

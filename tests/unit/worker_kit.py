@@ -27,9 +27,37 @@ from batchq.worker.heartbeat import Registration
 from batchq.worker.pace import Pace
 from batchq.worker.parts import Parts
 from batchq.worker.worker import Progress, WorkerSettings, run_worker
+from tests.unit.patience import PATIENCE_S
 
-FAST = WorkerSettings(lease_ttl=0.6, stall_timeout=30.0, notice_window=4.0)
+FAST = WorkerSettings(lease_ttl=0.6, stall_timeout=30.0, notice_window=60.0)
 POLICY = Policy(backoff=0.01, max_backoff=0.05)
+
+
+class Leaping(SystemClock):
+    """The machine's clock, set forward where a test would otherwise let time pass."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._ahead
+
+    def leap(self, seconds: float) -> None:
+        self._ahead += seconds
+
+
+class Lapsing(Leaping):
+    """Once `lapsed` is set, an hour passes between two beats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lapsed = threading.Event()
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        over = super().wait(event, seconds)
+        if self.lapsed.is_set() and threading.current_thread().name == "beat":
+            self.leap(3_600)
+        return over
 
 
 class Shelf:
@@ -222,7 +250,7 @@ class Working:
             self.error = error
 
     def join(self) -> ExitCode | None:
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the worker did not end"
         return self.code
 

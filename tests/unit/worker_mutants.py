@@ -27,6 +27,7 @@ from batchq.worker.pace import Pace
 from batchq.worker.pipeline import Pipeline
 from batchq.worker.put import Putter
 from tests.faults.faulty_store import PutFault
+from tests.unit import patience
 from tests.unit import test_guarded as processors
 from tests.unit import test_put as putters
 from tests.unit import test_verified as stores
@@ -59,6 +60,8 @@ class Mutant:
         with pytest.MonkeyPatch.context() as patch:
             for cut in self.cuts:
                 patch.setattr(cut.owner, cut.name, _rewritten(cut))
+            # What does not come true here never would.
+            patch.setattr(patience, "PATIENCE_S", 0.3)
             yield
 
 
@@ -170,7 +173,7 @@ MUTANTS = [
         (Cut(Pipeline, "_release_hopeless", "if left > 0 and not", "if False and not"),),
         partial(
             workers.test_a_batch_is_finished_if_it_fits_the_deadline_and_else_given_back_at_once,
-            1.2,
+            900.0,
             False,
         ),
     ),
