@@ -155,7 +155,7 @@ def test_the_wheel_ships_the_migrations(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())

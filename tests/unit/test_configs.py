@@ -58,7 +58,7 @@ def run_script(script: str, tmp_path: Path, stubs: dict[str, str], **env: str) -
         stub.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-c", script], env={"PATH": path, **env}, capture_output=True, timeout=30
+        ["bash", "-c", script], env={"PATH": path, **env}, capture_output=True, timeout=240
     )
     lines = calls.read_text().splitlines() if calls.exists() else []
     return [*lines, str(done.returncode)]
@@ -75,7 +75,7 @@ def test_every_setting_in_an_example_exists() -> None:
 @pytest.mark.parametrize("path", [USER_DATA, SBATCH], ids=lambda path: path.name)
 def test_shell_scripts_parse(path: Path) -> None:
     """By the shell that runs them."""
-    subprocess.run(["bash", "-n", str(path)], check=True, timeout=30)
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=240)
 
 
 # -- systemd ---------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name
     unit.write_text(text)
     done = subprocess.run(
-        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=240
     )
     complaints = [line for line in done.stderr.splitlines() if UNIT.name in line]
     assert (done.returncode, complaints) == (0, [])
@@ -241,7 +241,7 @@ def test_skypilot_starts_another_after_an_interruption() -> None:
     assert task["run"].strip().startswith("exec ")
     assert task["secrets"] == {"BATCHQ_LEDGER": None}
     for script in (task["setup"], task["run"]):
-        subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=30)
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=240)
 
 
 def instructions() -> list[tuple[str, str]]:

@@ -87,7 +87,7 @@ def test_with_a_run_everything_is_compared_with_it(clinic: Clinic) -> None:
     found = clinic.examine()
     assert failing(found) == {}
     assert "the run is there" in found["ledger"].text
-    assert found["clock"].facts["offset_s"] < 5
+    assert found["clock"].facts["offset_s"] < 60
     assert "the run's marker" in found["store"].text
     assert "every digest is that of the run" in found["model"].text
 
@@ -278,7 +278,7 @@ def test_a_clock_that_is_off_is_a_warning(clinic: Clinic) -> None:
     clinic.clock = Fast()
     found = clinic.examine()["clock"]
     assert found.health is WARN
-    assert found.facts["offset_s"] == pytest.approx(3600, abs=5)
+    assert found.facts["offset_s"] == pytest.approx(3600, abs=60)
 
 
 def test_a_notice_too_short_for_the_store_is_a_warning(

@@ -43,6 +43,7 @@ from batchq.source.base import Found, Skipped
 from batchq.source.directory import DirectorySource, LocalReader
 from batchq.store.base import StoreError
 from batchq.store.memory import MemoryStore
+from tests.unit.patience import PATIENCE_S, comes_true
 
 MainThread = "MainThread"
 
@@ -353,6 +354,28 @@ def test_documents_that_a_process_waits_for_are_read_by_threads(
     assert threads.count(MainThread) == (3 - in_threads) * CHUNK_FILES
 
 
+MEASUREMENTS = 40
+"""Of which one may do: a virtual machine stands still now and then, and its kernel sees nothing."""
+
+
+def share_used(half_a_second: Callable[[], object]) -> float:
+    """What of that time this process used, or wanted and did not get."""
+    start = _Elapsed.now()
+    half_a_second()
+    now = _Elapsed.now()
+    return (now.used - start.used) / (now.elapsed - start.elapsed)
+
+
+def compute() -> None:
+    until = SystemClock().monotonic() + 0.5
+    while SystemClock().monotonic() < until:
+        pass
+
+
+def sleep() -> None:
+    SystemClock().wait(threading.Event(), 0.5)
+
+
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="Linux alone tells")
 def test_a_process_that_others_keep_from_a_core_does_not_wait() -> None:
     """Of two that never pause, on one core, each wants all of it."""
@@ -360,21 +383,15 @@ def test_a_process_that_others_keep_from_a_core_does_not_wait() -> None:
     os.sched_setaffinity(0, {min(allowed)})
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
         try:
-            start, now = _Elapsed.now(), _Elapsed.now()
-            while now.elapsed - start.elapsed < 0.5:
-                now = _Elapsed.now()
+            assert any(share_used(compute) > 0.9 for _ in range(MEASUREMENTS))
         finally:
             other.kill()
             os.sched_setaffinity(0, allowed)
-    assert now.used - start.used > 0.9 * (now.elapsed - start.elapsed)
 
 
 def test_a_process_that_sleeps_is_seen_to_wait() -> None:
     """As it does while a disk is at work for it, and on however busy a machine."""
-    start = _Elapsed.now()
-    SystemClock().wait(threading.Event(), 0.5)
-    now = _Elapsed.now()
-    assert now.used - start.used < 0.5 * (now.elapsed - start.elapsed)
+    assert any(share_used(sleep) < 0.5 for _ in range(MEASUREMENTS))
 
 
 def test_batches_have_the_size_that_was_asked_for(run: Run, ledger: Ledger) -> None:
@@ -544,7 +561,7 @@ def test_beats_go_on_while_a_document_takes_long(ledger: Ledger, run: Run) -> No
                 several.set()
             return beats[-1]
 
-    slow = Numbered(1, fingerprinted=lambda: several.wait(60))
+    slow = Numbered(1, fingerprinted=lambda: several.wait(PATIENCE_S))
     report = take(Listening(ledger, lambda call: call()), run, slow, ttl=0.3)
     assert several.is_set()
     assert all(beats)
@@ -560,10 +577,7 @@ def test_a_process_that_was_taken_for_dead_registers_anew(ledger: Ledger, run: R
         if not woken.is_set():
             # As a reaper would: its beats are refused from now on.
             ledger.stop(enqueuers(ledger, run)[0].name, "reaped")
-            for _ in range(200):
-                if len(enqueuers(ledger, run)) > 1:
-                    break
-                threading.Event().wait(0.02)
+            assert comes_true(lambda: len(enqueuers(ledger, run)) > 1)
             woken.set()
 
     report = take(ledger, run, Numbered(300), batch_size=100, ttl=0.3, on_progress=suspended)
@@ -585,7 +599,7 @@ def test_a_ctrl_c_leaves_what_was_acknowledged(ledger: Ledger, run: Run) -> None
         take(ledger, run, Numbered(5000), batch_size=100, on_progress=interrupt)
     for thread in threading.enumerate():
         if thread.name.startswith(("fingerprint-", "send-", "beat")):
-            thread.join(5)
+            thread.join(PATIENCE_S)
     assert before >= threading.active_count()
     counts = ledger.counts(run)
     assert counts.enqueuers_alive == 0
@@ -614,7 +628,7 @@ def test_a_ctrl_c_waits_for_no_more_than_the_document_in_hand(ledger: Ledger, ru
         calls.append(None)
         if len(calls) > CHUNK_FILES:
             os.kill(os.getpid(), signal.SIGINT)
-            gate.wait(30)
+            gate.wait(2 * PATIENCE_S)
 
     with pytest.raises(KeyboardInterrupt):
         take(
@@ -627,7 +641,7 @@ def test_a_ctrl_c_waits_for_no_more_than_the_document_in_hand(ledger: Ledger, ru
     gate.set()
     for thread in threading.enumerate():
         if thread.name.startswith("fingerprint-"):
-            thread.join(30)
+            thread.join(PATIENCE_S)
     assert len(calls) <= CHUNK_FILES + 1
 
 
@@ -638,9 +652,9 @@ def test_a_failure_behind_a_piece_ends_the_wait_for_it() -> None:
     def work(piece: int) -> int:
         if piece == 0:
             taken.set()
-            failed.wait(30)
+            failed.wait(PATIENCE_S)
             return piece
-        taken.wait(30)
+        taken.wait(PATIENCE_S)
         failed.set()
         raise ValueError("the second piece")
 

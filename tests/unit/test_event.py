@@ -120,7 +120,7 @@ def test_a_line_for_people_says_how_many_and_under_which_lease(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Many items are counted, one is named."""
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "batchq")
     events: Events = LogEvents()
     events.emit("committed", lease="0123456789abcdef", items=["docs/a.md", "docs/b.md"])
     events.emit("failed", lease="0123456789abcdef", items=["docs/a.md"])

@@ -29,7 +29,7 @@ def broken(tree: Path) -> set[str]:
         env={**os.environ, "PYTHONPATH": str(tree), "NO_COLOR": "1", "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     verdicts = dict(re.findall(r"^(.+) (KEPT|BROKEN)(?: \(.*)?$", done.stdout, re.MULTILINE))
     assert len(verdicts) == 6, done.stdout + done.stderr

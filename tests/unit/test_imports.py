@@ -29,7 +29,7 @@ def loaded(folder: Path, *arguments: str) -> tuple[int, set[str]]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     code, *names = done.stderr.splitlines()[-1].split()
     return int(code), set(names)

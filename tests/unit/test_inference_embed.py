@@ -421,7 +421,7 @@ def test_real_memory_exhaustion_is_survived() -> None:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=240,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
     )

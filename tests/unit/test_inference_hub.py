@@ -136,7 +136,7 @@ def find(
         },
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=True,
     )
     found: dict[str, str] = json.loads(done.stdout)

@@ -194,6 +194,8 @@ def package(here: Path, name: str) -> Path:
 
 
 def version(name: str) -> str:
+    # Python remembers what a folder held when its clock last ticked.
+    importlib.invalidate_caches()
     return code_version(importlib.import_module(name))
 
 

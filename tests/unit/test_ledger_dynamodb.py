@@ -123,7 +123,7 @@ def test_each_refusal_is_an_error_of_its_own(
 )
 def test_what_passes_is_sent_again_with_the_same_token(passing: Exception) -> None:
     """So that a transaction whose answer was lost is taken once."""
-    ledger, answering = calls(passing, passing, {}, patience=5)
+    ledger, answering = calls(passing, passing, {}, patience=60)
     ledger.transact([write("table", ("a", "b"), put={})])
     tokens = {request["ClientRequestToken"] for _, request in answering.asked}
     assert (len(answering.asked), len(tokens)) == (3, 1)

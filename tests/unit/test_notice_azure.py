@@ -13,6 +13,8 @@ from batchq.notice.metadata import MetadataService
 from tests.faults.metadata_server import MetadataServer
 from tests.stepped import SteppedClock, Watch
 
+pytestmark = pytest.mark.usefixtures("patient_metadata")
+
 EVENTS = "/metadata/scheduledevents"
 NAME = "/metadata/instance/compute/name"
 

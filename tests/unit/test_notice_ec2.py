@@ -11,9 +11,11 @@ import pytest
 
 from batchq.clock import ManualClock
 from batchq.notice.ec2 import Ec2Source
-from batchq.notice.metadata import MetadataService
+from batchq.notice.metadata import ANSWER_S, MetadataService
 from tests.faults.metadata_server import MetadataServer
 from tests.stepped import SteppedClock, Watch
+
+pytestmark = pytest.mark.usefixtures("patient_metadata")
 
 TOKEN = "/latest/api/token"
 SPOT = "/latest/meta-data/spot/instance-action"
@@ -388,9 +390,13 @@ def test_no_token_reaches_the_log(
 
 
 def test_the_hop_limit_is_named(
-    server: Server, watch: Watching, caplog: pytest.LogCaptureFixture
+    server: Server,
+    watch: Watching,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In a container the token request gets no answer: say what to do, once."""
+    monkeypatch.setattr(MetadataService.ask, "__kwdefaults__", {"timeout": 0.2})
     server.limit_hops()
     with watch() as watched:
         watched.polls(2)
@@ -459,6 +465,7 @@ def test_a_late_answer_is_an_answer(server: Server, watch: Watching) -> None:
     with watch() as watched:
         watched.polls()
     assert watched.heard.only.action == "terminate"
+    assert ANSWER_S > 0.3
 
 
 def test_nobody_there_is_said_once(server: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,8 @@ from batchq.notice.metadata import MetadataService
 from tests.faults.metadata_server import MetadataServer
 from tests.stepped import SteppedClock, Watch
 
+pytestmark = pytest.mark.usefixtures("patient_metadata")
+
 PREEMPTED = "/computeMetadata/v1/instance/preempted"
 MAINTENANCE = "/computeMetadata/v1/instance/maintenance-event"
 

@@ -17,6 +17,8 @@ from tests.faults.metadata_server import MetadataServer
 from tests.sqs import sqs_client, sqs_environment, sqs_server
 from tests.stepped import SteppedClock, Watch
 
+pytestmark = pytest.mark.usefixtures("patient_metadata")
+
 REBALANCE = "EC2 Instance Rebalance Recommendation"
 
 Watching = Callable[..., Watch]

@@ -70,7 +70,7 @@ def test_every_library_takes_what_the_documentation_gives_it(tmp_path: Path) -> 
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
 
     assert done.returncode == 0, done.stderr

@@ -207,7 +207,7 @@ def test_a_program_reads_a_run_by_its_settings(tmp_path: Path) -> None:
             env={"PYTHONPATH": root, "PATH": "", "HOME": str(tmp_path)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         assert done.returncode == 0, done.stderr
     names, number, refused = done.stdout.splitlines()

@@ -17,6 +17,7 @@ from batchq.source.directory import DirectorySource
 from batchq.source.local import CHUNK, LocalReader
 from batchq.source.names import to_locator
 from batchq.source.ranges import LocalRanges
+from tests.unit.descriptors import open_files
 from tests.unit.test_source_directory import anyones, without_privileges
 
 __all__ = ["anyones"]
@@ -108,16 +109,20 @@ def test_a_link_put_in_a_documents_place_is_not_followed(tmp_path: Path) -> None
         assert (error.value.cause, error.value.final) == ("source_changed", True)
 
 
-def test_a_socket_put_in_a_documents_place_is_final(tmp_path: Path) -> None:
+def test_a_socket_put_in_a_documents_place_is_final(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No second attempt can make a document of it."""
+    # A socket's path may have 107 bytes.
+    monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(tmp_path / "a"))
+        listening.bind("a")
         with pytest.raises(DocumentError) as error:
             READER.read(located(tmp_path / "a"), version_of(b""), 100)
     assert (error.value.cause, error.value.final) == ("source_changed", True)
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(120)
 def test_a_pipe_put_in_a_documents_place_blocks_nobody(tmp_path: Path) -> None:
     """Opening a pipe waits for its other end, unless one asks not to."""
     os.mkfifo(tmp_path / "a")
@@ -134,17 +139,14 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
     """Neither after a success nor after a refusal."""
     (tmp_path / "a").write_bytes(b"x")
     os.mkfifo(tmp_path / "pipe")
-    before = os.dup(0)
-    os.close(before)
+    before = open_files()
     for name in ("a", "pipe", "missing", "a/b"):
         for _ in range(5):
             try:
                 READER.read(located(tmp_path) + "/" + name, version_of(b"y"), 100)
             except DocumentError:
                 continue
-    after = os.dup(0)
-    os.close(after)
-    assert before == after
+    assert open_files() <= before
 
 
 def test_threads_share_a_reader(tmp_path: Path) -> None:
