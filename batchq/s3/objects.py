@@ -20,6 +20,7 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from mmap import mmap
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
@@ -116,7 +117,7 @@ class Objects:
         *,
         headers: Mapping[str, str],
         version: str | None = None,
-        body: bytes = b"",
+        body: bytes | mmap = b"",
         look: Callable[[Mapping[str, str]], None] | None = None,
     ) -> Answer:
         """PutObject, HeadObject or GetObject.
@@ -126,6 +127,9 @@ class Objects:
         that came with it. Raises Refused, and what the SDK raises where there is no answer.
         """
         place = self._places.get(bucket) or self._find(bucket)
+        if isinstance(body, mmap):
+            # It is sent as a file is, from where the last attempt came to.
+            body.seek(0)
         query = "" if version is None else f"?versionId={quote(version, safe='')}"
         request = AWSRequest(
             method=_METHODS[operation],

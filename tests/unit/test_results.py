@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import batchq
+from batchq.clock import ManualClock
 from batchq.errors import BatchqError, LedgerUnreachable, UsageError
 from batchq.ledger.base import CommittedResult, Run
 from batchq.result import sha256_hex
@@ -22,6 +23,7 @@ from batchq.results.journal import Growing
 from batchq.store.memory import MemoryStore
 from batchq.store.s3 import S3Limits, S3Store
 from tests.faults.faulty_store import FaultyStore, PutFault, ReadFault
+from tests.faults.strict_s3 import Fault
 from tests.s3 import BUCKET, strict_server
 from tests.unit.archive import Archive
 
@@ -508,6 +510,23 @@ def test_an_upload_that_fails_is_repeated_without_reading_again(
 
     assert store.read_calls == reads
     assert len(bucket.read("all.jsonl").splitlines()) == 5
+
+
+@pytest.mark.parametrize("fault", [Fault.SLOW_DOWN, Fault.CUT_BEFORE, Fault.CUT_AFTER])
+def test_an_upload_that_is_sent_again_is_sent_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    """Like any other object: one throttled request, or one lost answer, ends no export."""
+    monkeypatch.chdir(tmp_path)
+    archive = Archive(tmp_path, 40)
+    archive.export(tmp_path / "local.jsonl")
+    with strict_server(monkeypatch) as server:
+        store = S3Store(f"s3://{BUCKET}", limits=S3Limits(timeout=1), clock=ManualClock())
+        store.probe()
+        server.inject("PutObject", fault, key="all.jsonl")
+        assert archive.export(StoreObject(store, "all.jsonl")).written == 40
+        found = server.state.get(BUCKET, "all.jsonl").data
+    assert (tmp_path / "local.jsonl").read_bytes() == found
 
 
 @pytest.mark.parametrize("hides_digest", [True, False])
