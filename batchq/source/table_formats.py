@@ -36,6 +36,9 @@ _BOM = b"\xef\xbb\xbf"
 _BATCH = 1_000
 _CACHED = 256 << 20
 
+_UTC = "+00:00"
+"""By its name it would be looked up in a database of time zones, which containers lack."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -306,13 +309,19 @@ def _portable(pyarrow: Any, kind: Any) -> Any:
         return field.with_type(_portable(pyarrow, field.type))
 
     if types.is_timestamp(kind):
-        return pyarrow.timestamp(_unit(kind), None if kind.tz is None else "UTC")
+        return pyarrow.timestamp(_unit(kind), None if kind.tz is None else _UTC)
     if types.is_duration(kind):
         return pyarrow.duration(_unit(kind))
     if types.is_struct(kind):
         return pyarrow.struct([inner(field) for field in kind])
+    if types.is_map(kind):
+        return pyarrow.map_(inner(kind.key_field), inner(kind.item_field), kind.keys_sorted)
     if types.is_list(kind):
         return pyarrow.list_(inner(kind.value_field))
+    if types.is_large_list(kind):
+        return pyarrow.large_list(inner(kind.value_field))
+    if types.is_fixed_size_list(kind):
+        return pyarrow.list_(inner(kind.value_field), kind.list_size)
     return pyarrow.time64("us") if types.is_time64(kind) else kind
 
 

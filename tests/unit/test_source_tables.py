@@ -10,7 +10,9 @@ import io
 import json
 import os
 import random
+import sys
 import tracemalloc
+import zoneinfo
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -276,6 +278,54 @@ def test_values_of_every_type_reach_the_row_as_json(tmp_path: Path) -> None:
         "nested": {"at": ["2025-06-15T15:06:40.123456"]},
         "category": "x",
     }
+
+
+def test_times_need_no_database_of_time_zones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slim containers have none: wherever a time lies in a row, it is the same there."""
+    zoned = pyarrow.timestamp("us", "America/New_York")
+    at = 1_750_000_000_123_456
+    columns = {
+        "body": pyarrow.array(["text"]),
+        "plain": pyarrow.array([at], zoned),
+        "list": pyarrow.array([[at]], pyarrow.list_(zoned)),
+        "large": pyarrow.array([[at]], pyarrow.large_list(zoned)),
+        "fixed": pyarrow.array([[at]], pyarrow.list_(zoned, 1)),
+        "map": pyarrow.array([[("a", at)]], pyarrow.map_(pyarrow.string(), zoned)),
+        "keys": pyarrow.array([[(at, "a")]], pyarrow.map_(zoned, pyarrow.string())),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+
+    def unknown(name: str) -> None:
+        raise zoneinfo.ZoneInfoNotFoundError(name)
+
+    monkeypatch.setitem(sys.modules, "pytz", None)
+    monkeypatch.setattr(zoneinfo, "ZoneInfo", unknown)
+    [found] = rows_of(tmp_path)
+    shown = "2025-06-15T15:06:40.123456+00:00"
+    assert load(found).row == {
+        "plain": shown,
+        "list": [shown],
+        "large": [shown],
+        "fixed": [shown],
+        "map": [["a", shown]],
+        "keys": [[shown, "a"]],
+    }
+
+
+def test_nanoseconds_are_cut_wherever_they_lie(tmp_path: Path) -> None:
+    """Only with pandas would Python show them."""
+    columns = {
+        "body": pyarrow.array(["text"]),
+        "large": pyarrow.array([[1]], pyarrow.large_list(pyarrow.timestamp("ns"))),
+        "fixed": pyarrow.array([[1]], pyarrow.list_(pyarrow.timestamp("ns"), 1)),
+        "map": pyarrow.array([[("a", 1)]], pyarrow.map_(pyarrow.string(), pyarrow.duration("ns"))),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    [found] = rows_of(tmp_path)
+    shown = "1970-01-01T00:00:00"
+    assert load(found).row == {"large": [shown], "fixed": [shown], "map": [["a", 0.0]]}
 
 
 def test_a_row_without_text_is_a_document_without_text(tmp_path: Path) -> None:
