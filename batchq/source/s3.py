@@ -118,6 +118,9 @@ class S3Source:
         source_id = f"s3://{self._bucket}/{key}"
         if self._prefix is not None:
             source_id = f"{self._prefix}/{key[len(folder) :].removeprefix('/')}"
+        if "\0" in key:
+            yield Skipped(source_id, "its key holds a NUL, which no ledger keeps: rename it")
+            return
         if row.get("StorageClass") in _ARCHIVED:
             yield Skipped(source_id, f"archived ({row['StorageClass']}): restore and copy it first")
             return

@@ -140,6 +140,17 @@ def test_keys_of_every_kind_are_listed_and_read_again(start: Callable[..., Stric
         assert each.source_id == f"s3://{BUCKET}/docs/{data.decode()}"
 
 
+def test_a_key_with_a_nul_is_named_and_harms_no_other(start: Callable[..., StrictS3]) -> None:
+    """PostgreSQL would refuse the whole batch that it is in."""
+    server = start()
+    for key in ("docs/a", "docs/b\0", "docs/c"):
+        lay(server, key)
+    listed = list(S3Source(f"s3://{BUCKET}/docs").list())
+    assert [each.source_id[-1] for each in listed if isinstance(each, Found)] == ["a", "c"]
+    [skipped] = [each for each in listed if isinstance(each, Skipped)]
+    assert skipped.reason == "its key holds a NUL, which no ledger keeps: rename it"
+
+
 @pytest.mark.parametrize(
     ("avoid", "expected"),
     [
