@@ -218,6 +218,10 @@ class _Audit:
                 last = items[-1]
                 yield last, [row for item in items for row in self._row(item)]
 
+    def _is_committed(self, row: CommittedResult) -> bool:
+        """Whether nobody has sent the item back since."""
+        return row in self._row(row.item_id)
+
     def _row(self, item: int) -> list[CommittedResult]:
         """The item's result, unless it has been reopened since it was chosen."""
         rows = self._ledger.results(self._run, item - 1, 1)
@@ -258,7 +262,7 @@ class _Audit:
     # -- mending -----------------------------------------------------------------
 
     def settle_damage(self, operator: Operator | None) -> None:
-        """Forget damage that is gone, and with an operator send back what is left."""
+        """Forget damage that is gone or was repaired, and with an operator send back the rest."""
         last = 0
         while rows := self._journal.unrepaired(last, PAGE):
             last = rows[-1].item_id
@@ -266,7 +270,11 @@ class _Audit:
             damaged = [damage.result for damage in self._reading(rows).damage()]
             left = {row.item_id for row in damaged}
             self._journal.forget([row for row in rows if row.item_id not in left])
-            if operator is None or not damaged:
+            if operator is None:
+                gone = [row for row in damaged if not self._is_committed(row)]
+                self._journal.repair(gone, sent_back=0)
+                continue
+            if not damaged:
                 continue
             # One for each page: it beats no more, and a long audit would see it reaped.
             with operator() as name:

@@ -513,6 +513,27 @@ def test_what_was_restored_during_an_interruption_is_sound(tmp_path: Path, repai
     assert len(world.results) == (18 if repair else 20)
 
 
+@pytest.mark.parametrize("repair", [False, True])
+def test_what_was_repaired_during_an_interruption_is_sound(tmp_path: Path, repair: bool) -> None:
+    """Its old object is broken as before, and no result any more: what it was lies elsewhere."""
+    world = Audited(tmp_path)
+    rows = world.complete(20)
+    world.spoil(rows[3], truncate)
+    world.spoil(rows[8], truncate)
+    world.store = Outage(world.objects, 15)
+    with pytest.raises(StoreUnusable):
+        world.audit()
+    world.store = world.objects
+    world.ledger.reopen(world.worker, world.run, [rows[3]])
+    world.ledger.commit("worker", world.put(world.claim()))
+
+    report = world.audit(repair=repair)
+
+    assert (report.checked, report.corrupt) == (20, 2)
+    assert (report.repaired, report.unrepaired) == ((1, 0) if repair else (0, 1))
+    assert report.is_sound == repair
+
+
 def test_what_is_restored_before_its_repair_stays_committed(tmp_path: Path) -> None:
     """Between the look at a result and its repair lies the rest of the audit."""
     world = Audited(tmp_path)
