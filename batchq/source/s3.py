@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from batchq.clock import Clock, SystemClock
-from batchq.errors import UsageError
+from batchq.errors import AccessDenied, UsageError
 from batchq.s3.client import Client, Connection, Limits
 from batchq.s3.objects import Answer, whole_sha256
 from batchq.s3.refusals import Refused, Unanswered
@@ -250,7 +250,12 @@ class S3Reader:
         return self._get(locator, {}, limit)
 
     def _head(self, locator: str) -> Answer:
-        return self._send("HeadObject", locator, _CHECKED)
+        try:
+            return self._send("HeadObject", locator, _CHECKED)
+        except AccessDenied:
+            # It has no room to say whether it is the credentials or how this object is encrypted.
+            self._get(locator, {"range": "bytes=0-0"})
+            raise
 
     def _get(
         self,

@@ -12,6 +12,9 @@ _CREDENTIALS = frozenset(
     {"InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed", "SignatureDoesNotMatch"}
 )
 
+_OF_ENCRYPTION = ("KMS.", "InvalidRequest")
+"""How the codes begin of an object whose key is disabled or gone, or is its owner's alone."""
+
 
 def for_every_document(refusal: Refusal) -> bool:
     """Whether it is about who asks, and so about no document."""
@@ -46,6 +49,12 @@ def of_document(refusal: Refusal, locator: str) -> DocumentError | SourceUnavail
         return DocumentError("source_missing", said, final=True)
     if refusal.status == 412:
         return DocumentError("source_changed", said, final=True, hint="enqueue it again")
+    if refusal.status == 400 and refusal.code.startswith(_OF_ENCRYPTION):
+        return DocumentError(
+            "source_unreadable",
+            said,
+            hint="enable the key that it is encrypted with, grant its use, or copy it without",
+        )
     if refusal.status == 403:
         return DocumentError(
             "source_unreadable",

@@ -88,7 +88,8 @@ class StrictS3:
     reads 403. `policies`: what each access key may do; empty, every key may do all.
     `secrets`: those of access keys whose signatures are checked. `region`: where the buckets
     are, if requests signed for another are refused. `tls`: makes it localhost, over TLS.
-    `expired`: access keys whose time is over. `archived`: keys of objects in GLACIER.
+    `expired`: access keys whose time is over. `archived`: keys of objects in GLACIER, `sealed`:
+    of objects whose own encryption key is disabled.
     `log`: each request's operation and key. `headers`: those of the last request of each
     operation.
     """
@@ -115,6 +116,7 @@ class StrictS3:
         self.region = region
         self.expired: set[str] = set()
         self.archived: set[str] = set()
+        self.sealed: set[str] = set()
         self.log: list[tuple[str, str]] = []
         self.headers: dict[str, Headers] = {}
         self.race = threading.Barrier(2)
@@ -348,6 +350,8 @@ class _Service:
         return allows(policy, f"s3:{action}", resource, **context)
 
     def _get(self) -> Stored:
+        if self.request.key in self.server.sealed:
+            raise S3Error(400, "KMS.DisabledException", "The key is disabled.")
         try:
             return self.state.get(
                 self.request.bucket, self.request.key, self.request.query.get("versionId")

@@ -432,6 +432,21 @@ def test_a_right_that_is_missing_is_named(start: Callable[..., StrictS3]) -> Non
     assert cause(lambda: S3Reader().read(locator, "etag:1", ENOUGH)) == ("source_unreadable", False)
 
 
+def test_a_document_whose_key_is_disabled_is_charged_alone(start: Callable[..., StrictS3]) -> None:
+    """For ever unread it would keep its run from ending; to a HEAD it looks like credentials."""
+    server = start()
+    lay(server, "docs/a.md", digest=True)
+    found = listed()
+    server.sealed.add("docs/a.md")
+    reader = S3Reader()
+    for ask in (
+        lambda: reader.fingerprint(found.locator),
+        lambda: reader.open(found.locator),
+        lambda: reader.read(found.locator, sha256(b"text"), ENOUGH),
+    ):
+        assert cause(ask) == ("source_unreadable", False)
+
+
 def test_credentials_that_ended_condemn_no_document(
     start: Callable[..., StrictS3], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
