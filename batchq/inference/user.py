@@ -11,9 +11,10 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path, PurePosixPath
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -86,10 +87,18 @@ class UserProcessor:
             )
 
     def prepare(self, document: Document) -> Prepared:
-        return self._inner.prepare(document)
+        try:
+            return self._inner.prepare(document)
+        except Exception as error:
+            _note_line(error, self._module)
+            raise
 
     def infer(self, batch: Sequence[Prepared]) -> Sequence[Output]:
-        return self._inner.infer(batch)
+        try:
+            return self._inner.infer(batch)
+        except Exception as error:
+            _note_line(error, self._module)
+            raise
 
     def provenance(self) -> Mapping[str, Any]:
         tell = getattr(self._inner, "provenance", None)
@@ -300,6 +309,19 @@ def _below(folder: Path, name: PurePosixPath, above: tuple[str, ...]) -> Iterato
             yield from _below(path, name / each, (*above, real))
         elif path.is_file():
             yield (name / each).as_posix(), path
+
+
+def _note_line(error: Exception, module: ModuleType) -> None:
+    """Add to the error's notes which line of the processor's code it last passed."""
+    top = module.__name__.partition(".")[0]
+    passed = ""
+    for frame, line in walk_tb(error.__traceback__):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == top:
+            passed = f"{Path(frame.f_code.co_filename).name}:{line}"
+    # One error may be raised again and again, and what a class does with notes is its own.
+    with suppress(Exception):
+        if passed and passed not in getattr(error, "__notes__", ()):
+            error.add_note(passed)
 
 
 def _where(module: ModuleType) -> str:

@@ -116,5 +116,6 @@ class Drain:
             return ""
         ahead = "" if self._ahead_s is None else f" notice, {self._ahead_s:.0f} s ahead,"
         detail = f" ({notice.detail})" if notice.detail else ""
-        by = f"{notice.source} {notice.medium}".rstrip()
-        return f"{notice.kind} {notice.action}{ahead} by {by}{detail}"
+        # A signal comes from nowhere: only a platform's notice has a medium.
+        by = f" by {notice.source} {notice.medium}" if notice.medium else ""
+        return f"{notice.kind} {notice.action}{ahead}{by}{detail}"

@@ -21,6 +21,7 @@ from batchq.inference.vectors import shortest_floats
 from batchq.item import Document
 from batchq.redact import secret_in
 from batchq.result import canonical_json
+from batchq.words import counted
 
 __all__ = ["Guarded", "ProcessorFault"]
 
@@ -92,7 +93,8 @@ class Guarded:
         outputs = [_checked(each) for each in islice(inferred, len(batch) + 1)]
         if len(outputs) != len(batch):
             number = len(outputs) if len(outputs) < len(batch) else f"more than {len(batch)}"
-            raise ProcessorFault("infer_failed", f"{number} outputs for {len(batch)} documents")
+            documents = counted(len(batch), "document")
+            raise ProcessorFault("infer_failed", f"infer returned {number} outputs for {documents}")
         return outputs
 
 
@@ -193,16 +195,22 @@ def _whole(number: Any, least: int = 0) -> int | None:
 
 
 def _said(error: BaseException) -> str:
-    """An error with its message, which it may fail to tell."""
+    """An error with its message, which it may fail to tell, and its notes."""
     name = type(error).__name__
     try:
-        return f"{name}: {error}"
+        notes = "; ".join(getattr(error, "__notes__", ()))
+        return f"{name}: {error} ({notes})" if notes else f"{name}: {error}"
     except Exception:
         return f"{name}, without a message"
 
 
 def _described(value: object) -> str:
+    """Without a payload or an output, which may hold the document's text."""
     try:
+        if isinstance(value, Prepared):
+            return f"Prepared(…, cost={value.cost!r})"
+        if isinstance(value, Output):
+            return f"Output(…, {value.tokens_total!r}, {value.tokens_used!r})"
         text = repr(value)
     except Exception:
         return f"a {type(value).__name__}"

@@ -286,8 +286,9 @@ class Pipeline:
             retry = command("retry", self._parts.run.name)
             raise BatchqError(
                 f"the processor failed {faults} times and gave no output; the last error: {fault}",
-                hint="mend the processor and start the worker again; each time was charged to a "
-                f"document, and `{retry}` sends back what has ended by that",
+                hint="if only something here was missing, start the worker again; changed code is "
+                "another processing version, to be enqueued under another name with --run. Each "
+                f"time was charged to a document: `{retry}` sends back what has ended by that",
             )
 
     # -- the end -----------------------------------------------------------------

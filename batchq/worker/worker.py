@@ -51,6 +51,8 @@ MAX_FLUSH_SHARE = 0.05
 OVERHEAD_AFTER_S = 60.0
 """A short life says little about it, but is told all the same at its end."""
 
+LEFT_AT_ONCE = "left at once, at a second SIGINT"
+
 LIBRARIES = ("batchq", "torch", "transformers", "sentence-transformers", "tokenizers", "numpy")
 
 
@@ -212,6 +214,10 @@ class _Life:
             self._leave(lambda: parts.ledger.stop(parts.registration.name, reason))
             self._stopped(reason, ExitCode.STOPPED)
             return ExitCode.STOPPED
+        except KeyboardInterrupt:
+            self._leave(lambda: parts.ledger.stop(parts.registration.name, LEFT_AT_ONCE))
+            self._stopped(LEFT_AT_ONCE, ExitCode.INTERRUPTED_TWICE)
+            raise
         except BaseException as error:
             code = error.exit_code if isinstance(error, BatchqError) else ExitCode.ERROR
             began = ERROR if isinstance(error, Exception) else ""

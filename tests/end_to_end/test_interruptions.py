@@ -179,6 +179,10 @@ def test_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
     worker.send_signal(signal.SIGINT)
     output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 130, output
+    [stopped] = events_of(output, "stopped")
+    assert stopped["exit_code"] == 130
+    [row] = [each for each in site.call("status")["workers"] if each["role"] == "worker"]
+    assert row["stop_reason"] == stopped["reason"] == "left at once, at a second SIGINT"
     site.call("worker")
     assert audit(site.ledger, site.results, "default", site.documents) == []
 

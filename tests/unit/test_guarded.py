@@ -192,9 +192,32 @@ def test_outputs_without_end_are_a_failure_and_not_the_end_of_memory() -> None:
     kit = Kit.of({"doc": "words"})
     outputs = iter([Output(1, 1, 1)] * 100)
     kit.processor.infer = lambda batch: outputs  # type: ignore[method-assign, assignment, return-value]
-    with pytest.raises(ProcessorFault, match="more than 1 outputs for 1 documents"):
+    with pytest.raises(ProcessorFault, match="returned more than 1 outputs for 1 document"):
         Guarded(kit.processor).infer([Prepared("words", 1)])
     assert len(list(outputs)) == 98
+
+
+def test_a_failure_tells_nothing_of_what_a_document_holds() -> None:
+    """It is kept in the ledger and shown in logs, where a text does not belong."""
+    kit = Kit.of({"doc": "words"})
+    kit.processor.prepare = lambda document: Prepared("my diary", 0)  # type: ignore[method-assign]
+    kit.processor.infer = lambda batch: [Output("my diary", 1, None)]  # type: ignore[method-assign, arg-type]
+    guarded = Guarded(kit.processor)
+    document = Document("a", "sha256:0", "text/plain", "my diary")
+    with pytest.raises(ProcessorFault, match=r"prepare returned Prepared\(…, cost=0\)"):
+        guarded.prepare(document)
+    with pytest.raises(ProcessorFault, match=r"infer returned Output\(…, 1, None\)"):
+        guarded.infer([Prepared("my diary", 1)])
+
+
+def test_the_notes_of_an_error_are_kept_with_it() -> None:
+    """Python lets whoever passes an error on say more about it."""
+    kit = Kit.of({"doc": "words"})
+    error = ValueError("odd")
+    error.add_note("shouting.py:12")
+    kit.processor.prepare = lambda document: raise_it(error)  # type: ignore[method-assign]
+    with pytest.raises(ProcessorFault, match=r"^ValueError: odd \(shouting\.py:12\)$"):
+        Guarded(kit.processor).prepare(Document("a", "sha256:0", "text/plain", "hey"))
 
 
 def test_numbers_and_arrays_of_numpy_are_taken_at_any_depth() -> None:

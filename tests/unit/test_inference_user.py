@@ -401,6 +401,28 @@ def test_stale_bytecode_of_the_same_size_and_time_is_not_executed(
     assert processor.infer([prepared])[0].value == "HEY!"
 
 
+def test_an_error_names_the_line_of_the_processors_own_code(here: Path) -> None:
+    """The last that it passed, not one of a library; and once, however often it is raised."""
+    (here / "failing.py").write_text(
+        "import json\n"
+        'AGAIN = ValueError("again")\n'
+        + SHOUT.replace("return Prepared", "json.loads(document.text)  # in a library").replace(
+            "return [Output", "raise AGAIN  # the same one\n        return [Output"
+        )
+    )
+    lines = (here / "failing.py").read_text().split("\n")
+    library = next(n for n, line in enumerate(lines, 1) if "in a library" in line)
+    again = next(n for n, line in enumerate(lines, 1) if "the same one" in line)
+    processor = load_processor("failing:Shout", {})
+    with pytest.raises(ValueError, match="Expecting value") as raised:
+        processor.prepare(Document("a", "sha256:0", "text/plain", "no JSON"))
+    assert raised.value.__notes__ == [f"failing.py:{library}"]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="again") as raised:
+            processor.infer([])
+        assert raised.value.__notes__ == [f"failing.py:{again}"]
+
+
 def test_how_much_a_class_likes_at_once_may_be_known_when_it_is_loaded(here: Path) -> None:
     """It depends on the device; and what is no number of tokens is a usage error."""
     (here / "sized.py").write_text(

@@ -171,6 +171,13 @@ def test_the_first_notice_sets_the_deadline_and_repeats_change_nothing() -> None
     assert drain.reason() == "spot terminate notice, 120 s ahead, by ec2 metadata"
 
 
+def test_a_signal_is_told_without_a_medium() -> None:
+    """Nobody brought it: it has a name, and what it means on a cluster."""
+    drain = Drain(ManualClock())
+    assert drain.begin(Notice("signal", "SIGUSR1", None, "signals", "as Slurm sends it"))
+    assert drain.reason() == "signal SIGUSR1 (as Slurm sends it)"
+
+
 @pytest.mark.parametrize(("window", "left"), [(30.0, 28.0), (4.0, 3.0)])
 def test_a_notice_without_a_deadline_gets_the_window_less_a_margin(
     window: float, left: float

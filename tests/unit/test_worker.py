@@ -151,6 +151,7 @@ def test_a_processor_whose_outputs_cannot_be_stored_is_broken_too() -> None:
     with pytest.raises(BatchqError, match="gave no output") as broken:
         kit.work()
     assert "retry" in str(broken.value.hint)
+    assert "another name with --run" in str(broken.value.hint)
     assert kit.tallies.dead_lettered == 0
     assert (kit.tallies.leased, kit.tallies.ready) == (0, 500)
 
