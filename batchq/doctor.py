@@ -253,7 +253,8 @@ class _Doctor:
             if forbidden:
                 raise
             free = free_bytes(hub_cache())
-            text = f"{error.message.splitlines()[0]}; {_size(free)} are free where it would go"
+            missing = error.message.partition("; looked at:")[0]
+            text = f"{missing}; {_size(free)} are free where it would go"
             advice = (
                 f"a worker fetches it when it starts, if the network lets it; else {error.hint}"
             )

@@ -121,7 +121,9 @@ def _run(argv: list[str], *, as_json: bool) -> int:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "batchq"
-        failure = UsageError(error.format_message(), hint=f"see {command} --help")
+        failure = UsageError(
+            error.format_message(), hint=_setting_without_option(error) or f"see {command} --help"
+        )
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED_TWICE
     except OSError as error:
@@ -135,6 +137,17 @@ def _run(argv: list[str], *, as_json: bool) -> int:
         _show_traceback()
     report(failure, as_json=as_json)
     return failure.exit_code
+
+
+def _setting_without_option(error: Exception) -> str | None:
+    """Where to set what somebody took for an option of this command."""
+    from batchq.config import SETTINGS
+
+    wanted = getattr(error, "option_name", None)
+    for setting in SETTINGS.values():
+        if setting.option == wanted:
+            return f"set {setting.variable}, or {setting.name} in batchq.toml"
+    return None
 
 
 def _unexpected(error: Exception) -> BatchqError:

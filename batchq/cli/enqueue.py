@@ -143,6 +143,8 @@ def enqueue(
             told: EnqueueReport | Plan = _plan(session, found, json=json)
         else:
             told = _enqueue(session, found, replace=replace, stage=not no_stage, json=json)
+    if text_column is None:
+        _tell_whole_tables(sources)
     return _outcome(told)
 
 
@@ -295,6 +297,18 @@ def request_cost(items: int) -> str:
         f"the list price of S3 (${PUT_PRICE:.2f} a million puts, ${READ_PRICE:.2f} a million "
         "reads); a new run with --layout shard needs about a hundredth"
     )
+
+
+def _tell_whole_tables(sources: list[str]) -> None:
+    """Whoever names a table probably means its rows."""
+    from pathlib import Path
+
+    from batchq.cli.console import note
+    from batchq.source.table_formats import kind_of
+
+    for source in sources:
+        if kind_of(source) is not None and not Path(source).is_dir():
+            note(f"hint: {source} is one document; with --text-column COLUMN each row is one")
 
 
 def _rejections(found: EnqueueReport | Plan) -> dict[str, Any]:

@@ -112,14 +112,17 @@ def retry(
 
 def _refuse_unknown(ledger: Ledger, run: Run, source_ids: Sequence[str]) -> None:
     """Before anything is sent back, so that a slip of the pen changes nothing."""
+    from batchq.cli.meant import meant
     from batchq.errors import UsageError
     from batchq.words import command
 
     unknown = [source_id for source_id in source_ids if ledger.lookup(run, source_id) is None]
     if unknown:
+        near = meant(ledger, run, unknown[0])
         raise UsageError(
             f"run {run.name!r} knows no document {', '.join(map(repr, unknown))}",
-            hint=f"{command('failures', run.name)} lists the dead letters by their source ids; "
+            hint=("" if near is None else f"did you mean {near}? ")
+            + f"{command('failures', run.name)} lists the dead letters by their source ids; "
             "nothing was changed",
         )
 

@@ -78,7 +78,7 @@ def _also(number: int, what: str) -> str:
 def _pace(status: dict[str, Any]) -> Text:
     items, rate, eta = status["items"], status["rate_per_s"], status["eta_s"]
     if items["ready"] + items["leased"] == 0:
-        return Text(_waits_for_enqueuers(status["workers"]) or "nothing left to do")
+        return Text(_waits_for_enqueuers(status["workers"]) or _finished(status))
     if rate is None:
         alive = any(w["alive"] and w["role"] == "worker" for w in status["workers"])
         start = printable(command("worker", status["run"]))
@@ -110,6 +110,13 @@ def _repeats(status: dict[str, Any], *, content: bool) -> Text:
     lines = [f"duplicates  {', '.join(known)}", f"rework      {', '.join(again)}"]
     lines.append(f"uptime      {uptime_line(status['interruptions'])}")
     return Text("\n".join(lines))
+
+
+def _finished(status: dict[str, Any]) -> str:
+    if not status["items"]["dead_lettered"]:
+        return "nothing left to do"
+    why = printable(command("failures", status["run"]))
+    return f"nothing left to do; why there are dead letters: {why}"
 
 
 def _waits_for_enqueuers(processes: list[dict[str, Any]]) -> str:

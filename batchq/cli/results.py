@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, given, unicode
+
+if TYPE_CHECKING:
+    from batchq.ledger.base import Tallies
 
 __all__ = ["add_to"]
 
@@ -50,7 +53,8 @@ def results(
       batchq results --output s3://bucket/vectors.parquet --current
     """
     from batchq import wiring
-    from batchq.cli.console import print_json, progress, say
+    from batchq.cli.console import note, print_json, progress, say
+    from batchq.cli.meant import meant
     from batchq.cli.session import opened
     from batchq.enqueue import check_store
     from batchq.errors import UsageError
@@ -73,11 +77,18 @@ def results(
         parts = session.ledger, session.run, session.store
         check_store(session.store, session.run)
         if source_id is not None:
-            print_json(fetch(*parts, source_id))
+            try:
+                print_json(fetch(*parts, source_id))
+            except UsageError as error:
+                if (near := meant(session.ledger, session.run, source_id)) is None:
+                    raise
+                raise UsageError(error.message, hint=f"did you mean {near}?") from None
             return
         assert output is not None
         destination = wiring.open_destination(output)
-        total = session.ledger.counts(session.run).tallies.completed
+        # As it stood when the reading began: what is committed meanwhile may be left out.
+        tallies = session.ledger.counts(session.run).tallies
+        total = tallies.completed
         with progress("results", "results", total) as update:
             exported = export(
                 *parts,
@@ -86,9 +97,23 @@ def results(
                 current_only=current,
                 progress=lambda done: update(done, total),
             )
+        if lacks := _lacks(tallies, session.run.name):
+            note(f"warning: not every document has a result: {lacks}")
         if json:
             document = {"run": session.run.name, "output": output, "written": exported.written}
             print_json(document | {"resumed": exported.resumed})
             return
         resumed = f", {exported.resumed:,} of them earlier" if exported.resumed else ""
         say(f"{counted(exported.written, 'result')} written to {output}{resumed}")
+
+
+def _lacks(tallies: Tallies, run: str) -> str:
+    """What an export of all results leaves out, and what to do about it; else empty."""
+    from batchq.words import command, counted
+
+    lacks = []
+    if unfinished := tallies.ready + tallies.leased:
+        lacks.append(f"{counted(unfinished, 'item')} unfinished ({command('worker', run)})")
+    if dead := tallies.dead_lettered:
+        lacks.append(f"{counted(dead, 'dead letter')} ({command('failures', run)})")
+    return ", ".join(lacks)

@@ -146,7 +146,6 @@ def _tell(report: Report, run: str, *, removed: bool) -> None:
         say(f"{damage.kind}  {damage.result.source_id}  {damage.result.stored.key}")
     for key in report.orphan_keys:
         say(f"orphan  {key}")
-    found = report.missing + report.corrupt
     say(
         f"{counted(report.checked, 'result')} read: {report.ok:,} ok, {report.missing:,} missing, "
         f"{report.corrupt:,} corrupt"
@@ -155,10 +154,13 @@ def _tell(report: Report, run: str, *, removed: bool) -> None:
         worker = command("worker", run)
         say(f"ready again: {counted(report.repaired, 'item')}; {worker} takes them")
     if report.unrepaired:
-        note(f"{report.unrepaired:,} of {found:,} are still committed; send them back: --repair")
+        again = command("verify --repair", run)
+        damaged = counted(report.unrepaired, "damaged result")
+        note(f"{damaged} left; send the documents back to the workers: {again}")
     if report.orphans:
-        left = f"{report.removed:,} removed" if removed else "remove them: --remove-orphans"
-        say(f"{counted(report.orphans, 'orphan')}: {left}")
+        remove = command("verify --remove-orphans", run)
+        left = f", {report.removed:,} removed" if removed else f"; to remove them: {remove}"
+        say(f"{counted(report.orphans, 'orphan')}{left}")
     if report.unsettled:
         left = counted(report.unsettled, "object")
         note(f"{left} left alone: what is unsettled may yet be committed, or be nobody's")

@@ -179,7 +179,7 @@ def _leave_at_once(reason: str) -> None:
 def _farewell(session: Session, code: ExitCode) -> str:
     """How the run stands, for whoever sees the worker end."""
     from batchq.errors import BatchqError, ExitCode
-    from batchq.words import counted
+    from batchq.words import command, counted
 
     if code is ExitCode.STOPPED:
         # Without asking the ledger, for which there may be no time left.
@@ -191,8 +191,11 @@ def _farewell(session: Session, code: ExitCode) -> str:
         tallies = session.ledger.counts(session.run).tallies
     except BatchqError:
         return stands
-    dead = f", {counted(tallies.dead_lettered, 'dead letter')}" if tallies.dead_lettered else ""
-    return f"{stands}: {tallies.completed:,} of {tallies.total:,} items completed{dead}"
+    stands += f": {tallies.completed:,} of {tallies.total:,} items completed"
+    if tallies.dead_lettered:
+        why = command("failures", session.run.name)
+        stands += f", {counted(tallies.dead_lettered, 'dead letter')}; see why: {why}"
+    return stands
 
 
 class _Unusual:

@@ -151,7 +151,8 @@ class LocalStore:
         except FileNotFoundError:
             raise StoreUnusable(
                 f"the results folder {self._root} is missing",
-                hint="mount or restore it; `batchq init` creates it where it never existed",
+                hint="give the run's own with --results, or mount or restore it; `batchq init` "
+                "creates it where it never existed",
             ) from None
 
     def _inner(self, parent: int, path: tuple[str, ...], create: bool) -> int:

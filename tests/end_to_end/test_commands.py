@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -349,6 +350,7 @@ def test_an_error_is_a_document_too(desk: Desk) -> None:
     ("arguments", "hint"),
     [
         (["status", "--no-such-option"], "batchq status --help"),
+        (["worker", "--max-failures", "5"], "BATCHQ_MAX_FAILURES, or max_failures in batchq.toml"),
         (["no-such-command"], "batchq --help"),
         (["enqueue"], "batchq enqueue --help"),
         (["enqueue", "nowhere"], None),
@@ -551,7 +553,9 @@ def test_hints_name_the_run_that_the_command_was_given(desk: Desk) -> None:
     assert f"start one: {worker}" in waited.err
     assert f"a worker brings it: {worker}" in desk.refused(1, "results", "docs/a.md", *on).err
     (desk.folder / "docs" / "a.md").unlink()
-    assert desk.run("worker", *on).code == 3
+    ended = desk.run("worker", *on)
+    assert (ended.code, ended.err.split("; ")[-1]) == (3, f"see why: batchq failures {named}\n")
+    assert f"dead letters: batchq failures {named}" in desk.run("status", *on).out
     assert f"batchq failures {named}" in desk.refused(1, "results", "docs/a.md", *on).err
     assert f"batchq failures {named}" in desk.refused(2, "retry", "docs/nosuch.md", *on).err
     assert f"batchq failures {named}" in desk.run("retry", "docs/empty.txt", *on).out
@@ -560,11 +564,68 @@ def test_hints_name_the_run_that_the_command_was_given(desk: Desk) -> None:
     assert f"; {worker} takes" in desk.run("retry", *on).out
 
 
+def test_a_path_for_a_source_id_is_told_which_document_it_leads_to(enqueued: Desk) -> None:
+    """As a shell completes it, or from another folder; what leads nowhere is told what ids are."""
+    inner = copy(enqueued)
+    inner.folder = enqueued.folder / "docs" / "guide"
+    ledger = f"sqlite:///{enqueued.folder}/batchq-data/ledger.db"
+    results = f"{enqueued.folder}/batchq-data/results"
+    elsewhere = ["--ledger", ledger, "--results", results]
+    for typed in ("./docs/guide/b.txt", f"{enqueued.folder}/docs/guide/../guide/b.txt"):
+        said = enqueued.refused(2, "results", typed)
+        assert said.err.endswith("hint: did you mean docs/guide/b.txt?\n")
+    said = inner.refused(2, "results", "b.txt", *elsewhere)
+    assert said.err.endswith("hint: did you mean docs/guide/b.txt?\n")
+    assert "a source id is" in enqueued.refused(2, "results", "docs/guide/c.txt").err
+    said = enqueued.refused(2, "retry", "docs/guide/b.txt", "./docs/a.md")
+    assert "did you mean docs/a.md? batchq failures" in said.err
+
+
+def test_a_table_without_a_column_comes_with_a_hint(desk: Desk) -> None:
+    """It is one document, which hardly anybody means; in a folder of documents it may be."""
+    desk.write("docs/rows.jsonl", '{"text": "one"}\n{"text": "two"}\n')
+    taken = desk.run("enqueue", "docs/rows.jsonl", "--processor", "stats", "--dry-run")
+    assert (taken.code, taken.err.count("docs/rows.jsonl is one document")) == (0, 1)
+    assert "--text-column" in taken.err
+    rows = ["enqueue", "docs/rows.jsonl", "--processor", "stats", "--text-column", "text"]
+    assert desk.run(*rows).err == desk.run("enqueue", "docs", "--processor", "stats").err == ""
+
+
+def test_an_export_says_which_documents_have_no_result(enqueued: Desk) -> None:
+    """On stderr, whatever its form: half of a run must not pass for all of it."""
+    early = enqueued.run("results", "--output", "early.jsonl")
+    assert (early.code, early.out) == (0, "0 results written to early.jsonl\n")
+    assert "a result: 3 items unfinished (batchq worker)\n" in early.err
+    (enqueued.folder / "docs" / "a.md").unlink()
+    assert enqueued.run("worker").code == 3
+    ended = enqueued.run("results", "--output", "ended.jsonl", "--json")
+    assert (ended.code, ended.json["written"]) == (0, 2)
+    assert "a result: 1 dead letter (batchq failures)\n" in ended.err
+    enqueued.write("docs/a.md", "# One\n\nsome words here")
+    assert enqueued.run("retry").code == enqueued.run("worker").code == 0
+    assert enqueued.run("results", "--output", "all.jsonl").err == ""
+
+
 def test_settings_are_shown_as_they_are_written(desk: Desk) -> None:
     """5h, and not 18000.0; for machines in seconds."""
     shown = desk.run("config", "show").out
     assert 'expected_uptime = "5h"' in shown
+    assert "# notice_queue: none" in shown
     assert desk.json("config", "show")["settings"]["expected_uptime"] == 18_000
+
+
+def test_the_settings_shown_are_a_file_that_sets_the_same(desk: Desk) -> None:
+    """Where it comes from or not: what somebody sees may be kept."""
+    desk.write(
+        "batchq.toml",
+        'run = "mine"\nlease_ttl = "90s"\n[processor]\nkind = "shout:Shout"\nmodel = "m"\n'
+        'quoted = "\\"é\\n"\nnested = { "a b" = [1, 2.5, { c = true }] }\n',
+    )
+    settings = desk.json("config", "show")["settings"]
+    assert settings["processor.nested"] == {"a b": [1, 2.5, {"c": True}]}
+    for options in ([], ["--origin"]):
+        desk.write("shown.toml", desk.run("config", "show", *options).out)
+        assert desk.json("config", "show", "--config", "shown.toml")["settings"] == settings
 
 
 @pytest.mark.parametrize("fate", ["removed", "replaced by another file"])

@@ -157,7 +157,8 @@ def test_verify_says_in_words_what_it_found_and_what_it_cannot_do(local: Rig) ->
     assert said.code == 15
     assert f"missing  {source_id}  {key}" in said.out
     assert f"{DOCUMENTS} results read: {DOCUMENTS - 1} ok, 1 missing, 0 corrupt" in said.out
-    assert "--repair" in said.err
+    assert "1 damaged result left; " in said.err
+    assert said.err.endswith(": batchq verify --repair\n")
     (local.desk.folder / "elsewhere").mkdir()
     local.desk.refused(14, "verify", "--repair", "--results", "elsewhere")
     local.desk.refused(2, "verify", "--sample", "5", "--remove-orphans")

@@ -264,6 +264,8 @@ def test_a_model_that_is_not_here_yet_is_a_warning(
     found = clinic.examine(processor="embed", model="somebody/some-model")["model"]
     assert (found.health, found.facts["present"]) == (WARN, False)
     assert found.facts["free_bytes"] > 0
+    assert found.text.startswith("model somebody/some-model was not found; ")
+    assert "looked at" not in found.text
     assert not (clinic.folder / "cache").exists()
 
 
