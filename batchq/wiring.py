@@ -98,7 +98,8 @@ def existing_run(config: Config, ledger: Ledger) -> Run:
     if run is None:
         raise UsageError(
             f"there is no run {config.run!r} in {ledger.url}",
-            hint=f"enqueue something for it: {command('enqueue FOLDER', config.run)}",
+            hint=f"enqueue something for it: {command('enqueue FOLDER', config.run)}, or name "
+            "another run with --run",
         )
     return run
 

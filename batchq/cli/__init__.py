@@ -39,6 +39,7 @@ app = typer.Typer(
     epilog="Start with: batchq enqueue FOLDER && batchq worker && batchq status",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

@@ -57,13 +57,17 @@ def failures(
             ]
             print_json({"run": session.run.name, "failures": listed})
             return
-        number = 0
+        causes: Counter[str] = Counter()
         for letter in letters:
-            number += 1
+            causes[letter.cause] += 1
             attempts = counted(letter.attempt, "attempt")
             say(f"{letter.source_id}  {letter.cause}  {attempts}  {redact(letter.error)}")
+        if not causes:
+            note("no dead letter")
+            return
+        letters_in_all = counted(causes.total(), "dead letter")
         back = f"{command('retry', session.run.name)} sends them back"
-        note(f"{counted(number, 'dead letter')}; {back}" if number else "no dead letter")
+        note(f"{letters_in_all}; {_by_number(causes)}; {back}")
 
 
 def retry(
@@ -134,11 +138,16 @@ def _why_nothing(ledger: Ledger, run: Run, source_ids: Sequence[str], cause: str
     if not causes:
         return "there is no dead letter"
     if cause is not None and cause not in causes:
-        there_are = ", ".join(f"{name} ({number:,})" for name, number in sorted(causes.items()))
-        return f"no dead letter has the cause {cause!r}; there are: {there_are}"
+        return f"no dead letter has the cause {cause!r}; there are: {_by_number(causes)}"
     which = "this document is" if len(source_ids) == 1 else "these documents are"
     because = "" if cause is None else f" with the cause {cause!r}"
     return f"{which} no dead letter{because}; see {command('failures', run.name)}"
+
+
+def _by_number(causes: Counter[str]) -> str:
+    """`unsupported (12), extract_failed (3)`: the most frequent first."""
+    ordered = sorted(causes.items(), key=lambda each: (-each[1], each[0]))
+    return ", ".join(f"{cause} ({number:,})" for cause, number in ordered)
 
 
 def _dead_letters(ledger: Ledger, run: Run) -> Iterator[DeadLetter]:

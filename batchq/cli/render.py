@@ -150,7 +150,8 @@ def _workers(workers: list[dict[str, Any]]) -> RenderableType:
             f"{duration(worker['beat_age_s'])} ago",
         )
     if len(newest) > len(shown):
-        table.caption = f"and {len(newest) - len(shown):,} more in --json"
+        left = len(newest) - len(shown)
+        table.caption = f"and {left:,} more {'process' if left == 1 else 'processes'} in --json"
     return table
 
 
@@ -165,6 +166,9 @@ def _state(worker: dict[str, Any]) -> str:
     return f"{worker['state']}: {printable(reason)}" if reason else str(worker["state"])
 
 
-def stdout_console() -> Console:
-    """Prints data as it is: no markup is read into it, and no line is broken."""
-    return Console(highlight=False, markup=False, soft_wrap=True)
+def stdout_console(*, redrawn: bool = False) -> Console:
+    """Prints data as it is: no markup is read into it, and no line is broken.
+
+    Unless it is `redrawn` in place, where what is wider than the terminal would be cut off.
+    """
+    return Console(highlight=False, markup=False, soft_wrap=not redrawn)

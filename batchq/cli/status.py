@@ -12,7 +12,7 @@ import typer
 
 from batchq.cli.options import ConfigFile, Json, LedgerUrl, Results, RunName, given
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "display"]
 
 REFRESH_S, REFRESH_LOG_S = 2.0, 30.0
 """Between two looks of `--watch`: on a terminal or as JSON, and where they pile up."""
@@ -90,7 +90,7 @@ def status(
             if watch and clock.monotonic() - shown_at >= refresh:
                 show_now()
 
-        with _display(json=json, watch=watch, duplicates=duplicates) as show:
+        with display(json=json, watch=watch, duplicates=duplicates) as show:
             if wait:
                 counts = report.wait(session.ledger, session.run, clock, limit, each=show_when_due)
                 show_now()
@@ -103,7 +103,7 @@ def status(
 
 
 @contextmanager
-def _display(
+def display(
     *, json: bool, watch: bool, duplicates: bool
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
     """How a snapshot is shown: as JSON, drawn over the last one, or below it."""
@@ -121,5 +121,5 @@ def _display(
         return
     from rich.live import Live
 
-    with Live(console=console, auto_refresh=False) as live:
+    with Live(console=stdout_console(redrawn=True), auto_refresh=False) as live:
         yield lambda status: live.update(render_status(status, content=duplicates), refresh=True)

@@ -50,6 +50,7 @@ def require_manifest(run: Run, ours: Mapping[str, Any]) -> None:
             f"run {run.name!r} is {run.processing_version}, which is not what is set up here:\n"
             f"{lines}",
             hint=_about_office(run, ours)
+            + _about_code(run, ours)
             + "results of two processing versions never mix in one run: use what the run "
             "was created with, or enqueue under another name with --run",
         )
@@ -63,6 +64,17 @@ def _about_office(run: Run, ours: Mapping[str, Any]) -> str:
     if here and not there:
         return f"the run was created without the extra `docs`: pip uninstall {LIBRARY}; "
     return ""
+
+
+def _about_code(run: Run, ours: Mapping[str, Any]) -> str:
+    """Where the code of a team's own processor differs: what its digest is taken of."""
+    spec = str(run.manifest.get("processor"))
+    if ":" not in spec or ours.get("processor") != spec:
+        return ""
+    if ours.get("code") == run.manifest.get("code"):
+        return ""
+    top = spec.partition(":")[0].partition(".")[0]
+    return f"the files of {top} are not those that the run was created with; "
 
 
 def require_layout(run: Run, layout: str) -> None:

@@ -529,7 +529,7 @@ def test_a_retry_that_can_change_nothing_says_why(enqueued: Desk) -> None:
     (enqueued.folder / "docs" / "a.md").unlink()
     assert enqueued.run("retry").out == "there is no dead letter\n"
     assert enqueued.run("worker").code == 3
-    assert enqueued.run("failures").err.startswith("1 dead letter; ")
+    assert enqueued.run("failures").err.startswith("1 dead letter; source_missing (1); ")
     said = enqueued.refused(2, "retry", "docs/a.md", "docs/nosuch.md")
     assert "knows no document 'docs/nosuch.md'" in said.err
     said = enqueued.run("retry", "--cause", "boredom")

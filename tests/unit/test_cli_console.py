@@ -126,6 +126,17 @@ def test_nothing_typed_means_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Commands:" in capsys.readouterr().out
 
 
+def test_help_is_asked_for_in_either_way(capsys: pytest.CaptureFixture[str]) -> None:
+    """`-h` is what fingers know, also behind a command."""
+    for command in ([], ["config", "show"]):
+        pages = []
+        for option in ("-h", "--help"):
+            assert main([*command, option]) == 0
+            pages.append(capsys.readouterr().out)
+        assert pages[0].startswith("Usage: batchq")
+        assert pages[0] == pages[1]
+
+
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """It comes first in every report of a defect."""
     assert main(["--version"]) == 0

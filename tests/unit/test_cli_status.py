@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from io import StringIO
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from batchq import status
 from batchq.cli.render import render_status
+from batchq.cli.status import display
 from batchq.clock import ManualClock
 from batchq.errors import ExitCode, WaitTimedOut
 from batchq.item import NewItem
@@ -211,6 +213,26 @@ def test_the_expected_uptime_stands_beside_what_was_seen() -> None:
     }
     line = next(line for line in scene.text().split("\n") if line.startswith("uptime"))
     assert line.endswith("1 interruption, one in 1 h of work; planned with 3 h")
+
+
+def test_what_is_redrawn_is_wrapped_and_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a long line says what to do."""
+
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    for name, value in {"TERM": "xterm", "COLUMNS": "60", "LINES": "40", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    scene = Scene(1)
+    scene.ledger.stop("worker", "spot terminate by ec2 metadata")
+
+    with display(json=False, watch=True, duplicates=False) as show:
+        show(scene.snapshot())
+
+    assert "planned with 2 h 30 min" in " ".join(terminal.getvalue().split())
 
 
 def test_names_cannot_steer_the_terminal() -> None:

@@ -11,6 +11,7 @@ import pytest
 from batchq import wiring
 from batchq.clock import SystemClock
 from batchq.config import Config, Loaded, load
+from batchq.enqueue import require_manifest
 from batchq.errors import ProcessingVersionMismatch, UsageError
 from batchq.fingerprint import processing_version
 from batchq.inference.stats import Stats
@@ -76,6 +77,23 @@ def test_a_worker_without_the_extra_of_the_run_learns_its_name(
     assert ("`docs`" in said) == (hint is not None)
     assert (hint or "") in said
     assert "two processing versions" in said
+
+
+def test_changed_code_of_a_teams_own_is_named_by_its_module() -> None:
+    """Two digests tell nobody which file to look at; another class is told by its name alone."""
+    ours = {"kind": "own", "processor": "team.own:Own", "code": "new"}
+    there = run_of({**ours, "code": "old"})
+
+    with pytest.raises(ProcessingVersionMismatch) as caught:
+        require_manifest(there, ours)
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("the files of team are not those that the run was created")
+
+    for other in ({**ours, "processor": "team:Other"}, {**there.manifest, "parameters": {"a": 1}}):
+        with pytest.raises(ProcessingVersionMismatch) as caught:
+            require_manifest(there, other)
+        assert caught.value.hint is not None
+        assert "the files of" not in caught.value.hint
 
 
 def test_the_same_settings_given_again_are_no_difference(tmp_path: Path) -> None:
