@@ -68,6 +68,7 @@ def failures(
         letters_in_all = counted(causes.total(), "dead letter")
         back = f"{command('retry', session.run.name)} sends them back"
         note(f"{letters_in_all}; {_by_number(causes)}; {back}")
+        note("hint: docs/operations.md says of each cause what helps")
 
 
 def retry(

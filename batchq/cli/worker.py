@@ -24,8 +24,8 @@ TELLING_S = 0.2
 """How long a last word may keep a process from its end."""
 
 TOLD_BY_THE_BAR = frozenset({"started", "claimed", "committed", "adopted", "stopped"})
-TOLD_BY_THE_LOG = frozenset({"failed", "notice"})
-"""With why, which the event does not say."""
+TOLD_BY_THE_LOG = frozenset({"failed", "notice", "released"})
+"""With why, which the event does not say; what a drain released stands in the last line."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -159,7 +159,7 @@ def _work(session: Session, signals: SignalSource, *, follow: bool, json: bool) 
     # Events that nobody could read are no failure of what was done.
     streams.flush()
     if unusual.started:
-        note(_farewell(session, code))
+        note(_farewell(session, code, unusual.stopped))
     return code
 
 
@@ -176,14 +176,14 @@ def _leave_at_once(reason: str) -> None:
     os._exit(ExitCode.STOPPED)
 
 
-def _farewell(session: Session, code: ExitCode) -> str:
-    """How the run stands, for whoever sees the worker end."""
+def _farewell(session: Session, code: ExitCode, reason: str) -> str:
+    """How the run stands, for whoever sees the worker end for that reason."""
     from batchq.errors import BatchqError, ExitCode
     from batchq.words import command, counted
 
     if code is ExitCode.STOPPED:
         # Without asking the ledger, for which there may be no time left.
-        return "work remains: start another worker"
+        return f"{reason}; work remains: start another worker"
     stands = "run finished"
     if code is ExitCode.INTERRUPTED_TWICE:
         stands = "left at once: what was held comes back within a TTL"
@@ -206,6 +206,7 @@ class _Unusual:
 
         self._emit: Callable[..., None] = LogEvents().emit
         self.started = False
+        self.stopped = ""
 
     def emit(self, kind: str, /, **data: Any) -> None:
         from batchq.cli.console import note
@@ -214,5 +215,7 @@ class _Unusual:
         if kind == "started":
             self.started = True
             note(f"uptime: {uptime_line(data['interruptions'])}")
+        if kind == "stopped":
+            self.stopped = data["reason"]
         if kind not in TOLD_BY_THE_BAR | TOLD_BY_THE_LOG:
             self._emit(kind, **data)

@@ -10,7 +10,7 @@ import stat
 from batchq.errors import DocumentError
 from batchq.source.base import SourceAbsent, SourceUnavailable
 from batchq.source.document_errors import changed, too_large
-from batchq.source.names import from_locator, root_of
+from batchq.source.names import from_locator, root_of, without_mark
 
 __all__ = ["LocalReader", "document_error", "open_regular"]
 
@@ -82,11 +82,13 @@ class LocalReader:
         except OSError as error:
             raise document_error(locator, error) from None
         if left <= 0:
-            raise too_large(f"{locator} has {max(size, limit + 1):,} bytes", f"{limit:,}")
+            raise too_large(
+                f"{without_mark(locator)} has {max(size, limit + 1):,} bytes", f"{limit:,}"
+            )
         data = b"".join(chunks)
         found = f"sha256:{hashlib.sha256(data).hexdigest()}"
         if found != source_version:
-            raise changed(locator, source_version, found)
+            raise changed(without_mark(locator), source_version, found)
         return data
 
 
@@ -97,11 +99,15 @@ def open_regular(locator: str) -> tuple[int, int]:
         fd = os.open(path, _FLAGS)
     except ValueError:
         # It holds a NUL.
-        raise DocumentError("source_missing", f"{locator} names no file", final=True) from None
+        raise DocumentError(
+            "source_missing", f"{without_mark(locator)} names no file", final=True
+        ) from None
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)
-        raise DocumentError("source_changed", f"{locator} is no regular file", final=True)
+        raise DocumentError(
+            "source_changed", f"{without_mark(locator)} is no regular file", final=True
+        )
     return fd, status.st_size
 
 
@@ -109,14 +115,15 @@ def document_error(
     locator: str, error: OSError
 ) -> DocumentError | SourceUnavailable | SourceAbsent:
     """What an error of the file system says: of the document, or of nothing but the machine."""
+    file = without_mark(locator)
     if error.errno in _NO_ANSWER:
         return SourceUnavailable(
-            f"{locator}: {(error.strerror or str(error)).lower()}",
+            f"{file}: {(error.strerror or str(error)).lower()}",
             hint="see `ulimit -n`, the memory and the mounts of this machine",
         )
     if error.errno in _NO_FILE:
         reason = _NO_FILE[error.errno]
-        return DocumentError("source_changed", f"{locator} is {reason}", final=True)
+        return DocumentError("source_changed", f"{file} is {reason}", final=True)
     reason = (error.strerror or str(error)).lower()
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         root = root_of(locator)
@@ -128,8 +135,8 @@ def document_error(
                 "copies for every worker. If the documents are gone for good, put any file "
                 "there, and they end as source_missing",
             )
-        return DocumentError("source_missing", f"{locator}: {reason}", final=True)
-    return DocumentError("source_unreadable", f"{locator}: {reason}")
+        return DocumentError("source_missing", f"{file}: {reason}", final=True)
+    return DocumentError("source_unreadable", f"{file}: {reason}")
 
 
 def _holds_something(folder: bytes) -> bool:

@@ -19,6 +19,7 @@ __all__ = [
     "to_name",
     "to_names",
     "to_quoted",
+    "without_mark",
 ]
 
 SCHEME = "file://"
@@ -75,6 +76,11 @@ def root_of(locator: str) -> bytes | None:
     """The root of a locator that `locator_below` made, but for `/`; none for any other."""
     root, mark, _ = locator.removeprefix(SCHEME).partition("//")
     return unquote_to_bytes(root) if mark else None
+
+
+def without_mark(locator: str) -> str:
+    """A locator as people know it, without the slash that tells where its root ends."""
+    return SCHEME + locator.removeprefix(SCHEME).replace("//", "/")
 
 
 def to_quoted(names: Sequence[bytes]) -> list[str]:

@@ -530,6 +530,7 @@ def test_a_retry_that_can_change_nothing_says_why(enqueued: Desk) -> None:
     assert enqueued.run("retry").out == "there is no dead letter\n"
     assert enqueued.run("worker").code == 3
     assert enqueued.run("failures").err.startswith("1 dead letter; source_missing (1); ")
+    assert "/docs/a.md: no such file" in enqueued.run("failures").out
     said = enqueued.refused(2, "retry", "docs/a.md", "docs/nosuch.md")
     assert "knows no document 'docs/nosuch.md'" in said.err
     said = enqueued.run("retry", "--cause", "boredom")

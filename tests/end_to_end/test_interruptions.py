@@ -119,15 +119,18 @@ def test_a_worker_whose_terminal_goes_drains_and_charges_nothing(site: Site) -> 
 
 
 def test_a_repeated_sigterm_changes_nothing(site: Site) -> None:
-    """Schedulers send it twice; the drain goes on."""
+    """Schedulers send it twice; the drain goes on, told to people in two lines."""
     fill(site, 600)
-    worker = site.start("worker", "--json")
+    worker = site.start("worker")
     wait_until(lambda: some_committed(site))
     for _ in range(3):
         worker.send_signal(signal.SIGTERM)
-    output, _ = worker.communicate(timeout=60)
-    assert worker.returncode == 75
-    assert len(events_of(output, "notice")) == 1
+    assert worker.wait(60) == 75
+    *told, last = (site.folder / "log.txt").read_text().splitlines()
+    assert sum(line.startswith("warning: signal SIGTERM; ") for line in told) == 1
+    assert not any("released" in line for line in told)
+    given_back = r"\d+ items? given back in [\d.]+ s"
+    assert re.fullmatch(rf"signal SIGTERM; {given_back}; work remains: start another worker", last)
 
 
 def takes_sigterm(process: subprocess.Popen[str]) -> bool:

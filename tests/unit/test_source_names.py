@@ -20,6 +20,7 @@ from batchq.source.names import (
     to_name,
     to_names,
     to_quoted,
+    without_mark,
 )
 
 file_names = st.binary(min_size=1, max_size=255).filter(
@@ -102,6 +103,7 @@ def test_a_locator_tells_its_root_from_what_is_below(root: bytes) -> None:
     assert root_of(locator) == (None if root == b"/" else root)
     assert os.path.normpath(from_locator(locator)) == os.path.normpath(path)
     assert root_of(to_locator(path)) is None
+    assert without_mark(locator) == to_locator(path)
 
 
 def test_only_local_locators_are_read() -> None:
