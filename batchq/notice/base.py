@@ -9,7 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Notice", "NoticeSource"]
+__all__ = ["DEFAULT_WINDOW_S", "Notice", "NoticeSource"]
+
+DEFAULT_WINDOW_S = 25.0
+"""From a notice to the end where nobody says: what Kubernetes grants, less a margin."""
 
 
 @dataclass(frozen=True, slots=True)

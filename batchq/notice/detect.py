@@ -101,7 +101,9 @@ def describe_sources(sources: Sequence[NoticeSource]) -> list[str]:
     match sources:
         case [SignalSource(platform=None)]:
             _, _, watched = lines[0].partition(": ")
-            return [f"signals only: {watched}; what sends none is found by lease expiry"]
+            return [
+                f"signals only: {watched}; a machine that ends without one is found by lease expiry"
+            ]
     return lines
 
 

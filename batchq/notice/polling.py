@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 
 from batchq.clock import Clock
-from batchq.notice.base import Notice
+from batchq.notice.base import DEFAULT_WINDOW_S, Notice
 from batchq.notice.deadline import seconds_left
 
 __all__ = ["PollingSource", "Trouble"]
@@ -121,8 +121,11 @@ class PollingSource(ABC):
         """
         left = seconds_left(stated, self._clock.now(), longest)
         if left is None:
-            given = "the default window" if self._window is None else f"{self._window:g} s"
+            window = DEFAULT_WINDOW_S if self._window is None else self._window
             log.warning(
-                "%s: clock skew or stale notice: it names %r; assuming %s", self.name, said, given
+                "%s: clock skew or stale notice: it names %r; assuming %g s",
+                self.name,
+                said,
+                window,
             )
         return self._in(left)

@@ -16,7 +16,7 @@ from typing import Any
 
 from batchq.clock import Clock
 from batchq.errors import BatchqError, ExitCode
-from batchq.notice.base import Notice
+from batchq.notice.base import DEFAULT_WINDOW_S, Notice
 
 __all__ = ["SignalSource"]
 
@@ -56,8 +56,9 @@ class SignalSource:
 
     def describe(self) -> str:
         where = f" from {self.platform}" if self.platform else ""
-        window = "the default window" if self.window is None else f"{self.window:g} s ahead"
-        return f"signals: {', '.join(number.name for number in WATCHED)}{where}, {window}"
+        window = DEFAULT_WINDOW_S if self.window is None else self.window
+        names = ", ".join(number.name for number in WATCHED)
+        return f"signals: {names}{where}, {window:g} s ahead"
 
     def take_process(self) -> None:
         """Take the signals for as long as this process lives. Call from the main thread.

@@ -7,12 +7,9 @@ import threading
 from collections.abc import Iterable
 
 from batchq.clock import Clock
-from batchq.notice.base import Notice, NoticeSource
+from batchq.notice.base import DEFAULT_WINDOW_S, Notice, NoticeSource
 
-__all__ = ["DEFAULT_WINDOW_S", "Drain", "shortest_window", "usable"]
-
-DEFAULT_WINDOW_S = 25.0
-"""Where a notice names no deadline: what Kubernetes grants, less a margin."""
+__all__ = ["Drain", "shortest_window", "usable"]
 
 MARGIN_S = 2.0
 """Kept for the last calls to the ledger."""

@@ -6,7 +6,8 @@ import math
 import threading
 
 from batchq.ledger.base import Counts
-from batchq.worker.drain import DEFAULT_WINDOW_S, usable
+from batchq.notice.base import DEFAULT_WINDOW_S
+from batchq.worker.drain import usable
 
 __all__ = ["EXPECTED_UPTIME_S", "POLL_S", "Pace", "poll_interval", "young_interval"]
 

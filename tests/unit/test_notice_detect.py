@@ -267,7 +267,7 @@ def test_a_silent_host_is_watched_and_delays_the_start_by_less_than_a_second(
         ({"ECS_CONTAINER_METADATA_URI_V4": "http://x"}, "from ECS, 30 s ahead"),
         ({"RUNPOD_POD_ID": "x"}, "from RunPod, 5 s ahead"),
         ({"RUNPOD_POD_ID": "x", "KUBERNETES_SERVICE_HOST": "y"}, "from RunPod, 5 s ahead"),
-        ({}, "SIGHUP, the default window; what sends none is found by lease expiry"),
+        ({}, "SIGHUP, 25 s ahead; a machine that ends without one is found by lease expiry"),
     ],
 )
 def test_the_environment_tells_who_sends_signals_and_how_early(

@@ -161,4 +161,4 @@ def test_the_description_names_the_platform_and_its_window() -> None:
     """Where it is known who will send SIGTERM."""
     said = SignalSource(window=30.0, platform="Kubernetes").describe()
     assert said == "signals: SIGTERM, SIGINT, SIGUSR1, SIGHUP from Kubernetes, 30 s ahead"
-    assert SignalSource().describe().endswith(", the default window")
+    assert SignalSource().describe().endswith(", 25 s ahead")

@@ -9,9 +9,9 @@ import pytest
 from batchq.clock import ManualClock
 from batchq.ledger.base import Counts, Role, Tallies, WorkerState, WorkerStatus
 from batchq.ledger.uptime import FINISHED, uptime
-from batchq.notice.base import Notice
+from batchq.notice.base import DEFAULT_WINDOW_S, Notice
 from batchq.notice.signals import SignalSource
-from batchq.worker.drain import DEFAULT_WINDOW_S, Drain, shortest_window, usable
+from batchq.worker.drain import Drain, shortest_window, usable
 from batchq.worker.pace import (
     FIRST_HOLD,
     MAX_HOLD,
