@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 
+from batchq.clock import random_hex
 from batchq.errors import BatchqError, UsageError
 from batchq.garbage import seldom_collected
 from batchq.ledger.base import Ledger, Run
@@ -66,13 +67,16 @@ def export(
     destination.require_free(force=force)
     try:
         with seldom_collected(), Growing(destination.workspace) as growing:
-            tallies = ledger.counts(run).tallies
+            counts = ledger.counts(run)
+            tallies = counts.tallies
             making = {
                 "run": run.prefix,
                 "output": destination.url,
                 "current_only": current_only,
                 # Of a run that has gone on, results before the last checkpoint may be new.
                 "state": [tallies.completed, tallies.total, tallies.superseded, tallies.attempts],
+                # Where a commit is seen before it is counted, no attempt is like another.
+                "uncounted": None if counts.exact else random_hex(),
                 # A known version that is enqueued again becomes current without any of these.
                 "enqueued_again": tallies.known if current_only else None,
             }

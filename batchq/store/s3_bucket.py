@@ -25,14 +25,17 @@ PURPOSE = "result store"
 
 _MEBIBYTE = 1024 * 1024
 
+MOST_PARTS = 10_000
+"""S3 takes no more in one upload."""
+
 
 @dataclass(frozen=True, slots=True)
 class S3Limits(Limits):
     """Those of a client, and what is sent in one piece.
 
     An object above `multipart_above` bytes is sent in parts of `part` bytes (S3 takes none
-    below 5 MiB but the last), where the probe has seen that they replace nothing; the
-    server then computes no digest of the whole.
+    below 5 MiB but the last), or larger ones where these would be too many, where the probe
+    has seen that they replace nothing; the server then computes no digest of the whole.
     """
 
     multipart_above: int = 64 * _MEBIBYTE
@@ -101,7 +104,7 @@ class Bucket:
             # Of the whole, for people: what the server computes is a digest of digests.
             Metadata={"sha256": sha256},
         )["UploadId"]
-        part, created = self._limits.part, False
+        part, created = max(self._limits.part, -(-len(data) // MOST_PARTS)), False
         try:
             parts = [
                 self._send_part(path, upload, number, data[start : start + part])

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,15 @@ import pytest
 import batchq
 from batchq.clock import ManualClock
 from batchq.errors import BatchqError, LedgerUnreachable, UsageError
-from batchq.ledger.base import CommittedResult, Run
-from batchq.result import sha256_hex
+from batchq.ledger.base import Committed, CommittedResult, Run
+from batchq.ledger.dynamodb.settling import Settling
+from batchq.result import Result, sha256_hex
 from batchq.results import StoreObject, documents, exporting, fetch, parquet, reading
 from batchq.results.journal import Growing
 from batchq.store.memory import MemoryStore
 from batchq.store.s3 import S3Limits, S3Store
+from tests.conformance.backends import dynamo_backend
+from tests.dynamodb import moto_endpoint
 from tests.faults.faulty_store import FaultyStore, PutFault, ReadFault
 from tests.faults.strict_s3 import Fault
 from tests.s3 import BUCKET, strict_server
@@ -257,6 +260,34 @@ def test_an_interrupted_export_goes_on_where_it_stopped(
     assert store.read_calls - reads == 15 + (suffix == ".parquet")
     assert quiet.read_bytes() == path.read_bytes()
     assert left_behind(tmp_path) == sorted([path.name, quiet.name])
+
+
+def test_what_a_ledger_has_not_counted_yet_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On DynamoDB a commit is seen before it is counted, and so without a change of any tally."""
+    with dynamo_backend("dynamodb", moto_endpoint()) as backend:
+        ledger = backend.client()
+        commit, held_back = ledger.commit, list[Result]()
+
+        def commit_later(worker: str, results: Sequence[Result]) -> Committed:
+            if not held_back:
+                held_back.extend(results)
+                return Committed()
+            return commit(worker, results)
+
+        def stop(written: int) -> None:
+            raise Stopped
+
+        monkeypatch.setattr(Settling, "_settle", lambda self, rows: None)
+        monkeypatch.setattr(ledger, "commit", commit_later)
+        archive = Archive(tmp_path, 3, ledger=ledger)
+        path = tmp_path / "all.jsonl"
+        with pytest.raises(Stopped):
+            archive.export(path, progress=stop)
+        commit("worker", held_back)
+
+        assert archive.export(path).written == 3
 
 
 def test_what_was_written_after_the_last_checkpoint_is_cut_off(

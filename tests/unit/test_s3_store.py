@@ -15,6 +15,7 @@ from batchq.clock import ManualClock
 from batchq.errors import AccessDenied, BatchqError, ExitCode, StoreUnusable, UsageError
 from batchq.result import sha256_hex
 from batchq.s3.refusals import Refusal
+from batchq.store import s3_bucket
 from batchq.store.base import StoreError
 from batchq.store.s3 import S3Limits, S3Store
 from batchq.store.s3_refusals import explain
@@ -396,6 +397,20 @@ def test_a_large_object_is_sent_in_parts_with_its_whole_digest_beside_it(
     assert store.read("run-1/one", 5 * MEBIBYTE - 1, 3) == LARGE[5 * MEBIBYTE - 1 :][:3]
     assert (info := store.head("run-1/one")) is not None
     assert (info.size, info.sha256) == (len(LARGE), None)
+
+
+def test_an_object_of_any_size_is_sent_in_no_more_parts_than_a_server_takes(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export of a hundred million vectors has more than 10,000 times 16 MiB."""
+    monkeypatch.setattr(s3_bucket, "MOST_PARTS", 4)
+    limits = S3Limits(multipart_above=16, part=8)
+    server, store = open_store(limits=limits, min_part=1)
+    store.probe()
+    before = server.count("UploadPart")
+    assert put(store, data=bytes(range(101)))
+    assert server.count("UploadPart") - before == 4
+    assert store.read("run-1/one") == bytes(range(101))
 
 
 def test_a_large_object_that_exists_is_not_sent_again(open_store: Opener) -> None:
