@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from batchq.errors import LedgerUnreachable, WorkerReaped
 from batchq.lease import Failure, ReleaseReason
 from batchq.ledger.base import Ledger, Reaped, Role, State
-from batchq.ledger.dynamodb import DynamoLedger
+from batchq.ledger.dynamodb import DynamoLedger, reading
 from batchq.ledger.dynamodb.keys import RandomRanks
 from tests.conformance.backends import DynamoBackend, dynamo_backend
 from tests.conformance.recount import check_rows
@@ -668,3 +668,45 @@ def test_a_lost_answer_is_asked_for_again_and_changes_nothing(
             if sdk.requests < number:
                 break
     assert number > 1
+
+
+# -- pages of results ----------------------------------------------------------------------------
+
+
+@DYNAMO
+def test_a_page_of_results_reads_no_rows_of_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export that read each row twice would cost twice as much."""
+    monkeypatch.setattr(reading, "PAGE", 1)
+    world.enqueue_many(30)
+    lease = world.hold(world.worker())
+    world.commit("worker", lease)
+    after, requests = 0, []
+    with interposed(world) as (ledger, sdk):
+        while rows := ledger.results(world.run, after, 10):
+            after = rows[-1].item_id
+            requests.append(sdk.requests)
+    assert requests == [1, 2, 3]
+
+
+@DYNAMO
+@pytest.mark.parametrize("newer", ["v2", "v1"], ids=["superseded", "current again"])
+def test_versions_that_change_places_between_two_requests_are_listed_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, newer: str
+) -> None:
+    """The current version's row was read where it lay, and then again beside its document's."""
+    monkeypatch.setattr(reading, "PAGE", 1)
+    worker = world.worker()
+    # The first three are not completed, and fill the first request up to the fourth's own row.
+    world.enqueue("a", "b", "c", "d", "e")
+    lease = world.hold(worker)
+    world.ledger.commit(worker, world.results(lease)[3:4])
+    if newer == "v1":
+        world.enqueue(document("d", "v2"))
+        world.commit(worker, world.hold(worker))
+    before = world.ledger.results(world.run, 0, 10)
+    change = once("query", lambda: world.enqueue(document("d", newer)))
+    with interposed(world, after=change) as (ledger, sdk):
+        assert ledger.results(world.run, 0, 2) == before
+        assert sdk.requests == 3

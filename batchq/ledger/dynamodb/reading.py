@@ -190,12 +190,26 @@ def _by_id(calls: Calls, keys: Keys, after: int, limit: int) -> Iterator[ItemRow
             keys.items(shard),
             "#s >= :a",
             f"{start:020x}",
-            limit=max(limit + 1, PAGE),
+            # The one of `after` comes first, and the next one shows that a document is over.
+            limit=max(limit + 2, PAGE),
             state=State.COMPLETED.value,
         )
         # The current version of a document comes before the older ones.
-        for _, versions in groupby(map(ItemRow.unpack, rows), key=lambda row: row.digest):
+        for digest, group in groupby(map(ItemRow.unpack, rows), key=lambda row: row.digest):
+            versions = list(group)
+            if len({row.id for row in versions}) < len(versions):
+                versions = _completed_versions(calls, keys, digest)
             yield from sorted((v for v in versions if v.id > after), key=lambda row: row.id)
+
+
+def _completed_versions(calls: Calls, keys: Keys, digest: int) -> list[ItemRow]:
+    """Those of one document, each once, though an enqueue makes them change places."""
+    partition, start = keys.document(digest)
+    while True:
+        rows = list(map(ItemRow.unpack, calls.query(partition, "begins_with(#s, :a)", start)))
+        known = rows[0].ordinals().values()
+        if sorted(row.ordinal for row in rows) == sorted(known):
+            return [row for row in rows if row.state == State.COMPLETED]
 
 
 def dead_letters(calls: Calls, keys: Keys, after: int, limit: int) -> list[DeadLetter]:
