@@ -18,7 +18,7 @@ from batchq.errors import LedgerNotInitialised, UsageError
 from batchq.fingerprint import HINTS
 from batchq.notice.signals import SignalSource
 from batchq.redact import redact, secret_in
-from batchq.words import command, pip_install
+from batchq.words import command, did_you_mean, pip_install
 
 if TYPE_CHECKING:
     from batchq.inference.base import Processor
@@ -47,6 +47,10 @@ __all__ = [
     "run_processor",
     "take_signals",
 ]
+
+
+SHOWN_RUNS = 20
+"""Names of runs, for somebody who named none of them."""
 
 
 def open_ledger(config: Config, clock: Clock) -> Ledger:
@@ -98,10 +102,18 @@ def existing_run(config: Config, ledger: Ledger) -> Run:
     if run is None:
         raise UsageError(
             f"there is no run {config.run!r} in {ledger.url}",
-            hint=f"enqueue something for it: {command('enqueue FOLDER', config.run)}, or name "
-            "another run with --run",
+            hint=_other_runs(config.run, ledger.run_names(SHOWN_RUNS))
+            + f"enqueue something for it: {command('enqueue FOLDER', config.run)}",
         )
     return run
+
+
+def _other_runs(wanted: str, names: Sequence[str]) -> str:
+    """Which run somebody may have meant; empty if there is none."""
+    if near := did_you_mean(wanted, names):
+        return f"{near} Else "
+    more = ", …" if len(names) == SHOWN_RUNS else ""
+    return f"--run names one of {', '.join(map(repr, names))}{more}; else " if names else ""
 
 
 def open_store(config: Config) -> Store:

@@ -105,6 +105,10 @@ class Ledger(Protocol):
 
     def find_run(self, name: str) -> Run | None: ...
 
+    def run_names(self, limit: int) -> list[str]:
+        """Names of runs, in alphabetical order; where there are more than `limit`, some of them."""
+        ...
+
     # -- processes ---------------------------------------------------------------
 
     def register(

@@ -88,6 +88,10 @@ class MemoryLedger:
         with self._tables.lock:
             return self._tables.runs.get(name)
 
+    def run_names(self, limit: int) -> list[str]:
+        with self._tables.lock:
+            return sorted(self._tables.runs)[:limit]
+
     # -- processes ---------------------------------------------------------------
 
     def register(

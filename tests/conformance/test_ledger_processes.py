@@ -26,6 +26,17 @@ def test_a_run_is_created_once_and_found_by_name(world: World) -> None:
     assert world.ledger.find_run("another") is None
 
 
+def test_runs_are_listed_by_name(world: World) -> None:
+    """For somebody who misspelt one: in the same order everywhere, and no more than asked for."""
+    for name in ("é", "b", "B", "a b"):
+        world.ledger.create_run(name, "p-1", {}, "item")
+    assert world.client().run_names(10) == ["B", "a b", "b", "run", "é"]
+    some = world.ledger.run_names(2)
+    assert len(some) == 2
+    assert some == sorted(some)
+    assert set(some) < {"B", "a b", "b", "run", "é"}
+
+
 def test_a_run_keeps_its_whole_manifest(world: World) -> None:
     """The manifest comes back as it went in, nested and in every language."""
     manifest = {"kind": "embed", "parameters": {"overlap": 16, "prompt": "Größe: \u4e2d\n"}}

@@ -332,7 +332,12 @@ def test_before_anything_was_enqueued(desk: Desk) -> None:
     desk.run("init")
     for command in (["status"], ["worker"], ["failures"], ["results", "docs/a.md"]):
         said = desk.refused(2, *command)
-        assert "batchq enqueue FOLDER" in said.err
+        assert "hint: enqueue something for it: batchq enqueue FOLDER\n" in said.err
+    for name in ("words", "two words"):
+        assert desk.run("enqueue", "docs", "--processor", "stats", "--run", name).code == 0
+    assert "--run names one of 'two words', 'words'; else enq" in desk.refused(2, "status").err
+    misspelt = desk.refused(2, "status", "--run", "wrods")
+    assert "hint: did you mean words? Else enqueue something" in misspelt.err
 
 
 def test_an_error_is_a_document_too(desk: Desk) -> None:

@@ -102,8 +102,12 @@ def ordinal_of(item: int) -> int:
 SCHEMA_KEY: Key = "batchq", "schema"
 
 
+RUNS = "runs"
+"""The partition with a row for each run."""
+
+
 def run_key(name: str) -> Key:
-    return "runs", name
+    return RUNS, name
 
 
 def name_key(process: str) -> Key:

@@ -123,6 +123,9 @@ class DynamoLedger:
     def find_run(self, name: str) -> Run | None:
         return self._in_contact(lambda: runs.find(self._calls, name))
 
+    def run_names(self, limit: int) -> list[str]:
+        return self._in_contact(lambda: runs.names(self._calls, limit))
+
     # -- processes ---------------------------------------------------------------
 
     def register(

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from batchq.clock import random_hex
 from batchq.ledger.dynamodb.calls import Calls
-from batchq.ledger.dynamodb.keys import run_key
+from batchq.ledger.dynamodb.keys import RUNS, run_key
 from batchq.ledger.dynamodb.refusals import ConditionFailed
 from batchq.ledger.dynamodb.wire import absent
 from batchq.ledger.records import Run
 from batchq.result import canonical_json, slug
 
-__all__ = ["create", "find"]
+__all__ = ["create", "find", "names"]
 
 
 def create(
@@ -42,3 +43,8 @@ def find(calls: Calls, name: str) -> Run | None:
         return None
     manifest = json.loads(row["manifest"])
     return Run(row["id"], name, row["prefix"], row["version"], manifest, row["layout"])
+
+
+def names(calls: Calls, limit: int) -> list[str]:
+    rows = islice(calls.query(RUNS, limit=limit), limit)
+    return sorted(str(row["sk"]) for row in rows)

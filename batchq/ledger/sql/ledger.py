@@ -124,6 +124,9 @@ class SqlLedger:
     def find_run(self, name: str) -> Run | None:
         return self._single(lambda tx: reading.find_run(tx, name))
 
+    def run_names(self, limit: int) -> list[str]:
+        return self._single(lambda tx: reading.run_names(tx, limit))
+
     # -- processes ---------------------------------------------------------------
 
     def register(

@@ -33,6 +33,7 @@ __all__ = [
     "lookup",
     "recount",
     "results",
+    "run_names",
     "states",
     "workers",
 ]
@@ -44,6 +45,11 @@ def find_run(tx: Transaction, name: str) -> Run | None:
         return None
     run_id, _, prefix, processing_version, manifest, layout = row
     return Run(run_id, name, prefix, processing_version, json.loads(manifest), layout)
+
+
+def run_names(tx: Transaction, limit: int) -> list[str]:
+    # Sorted here: each database has an alphabet of its own.
+    return sorted(name for (name,) in tx.rows(sql.RUN_NAMES, limit=limit))
 
 
 def counts(tx: Transaction, run: Run) -> Counts:

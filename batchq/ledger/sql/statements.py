@@ -46,6 +46,10 @@ FIND_RUN = """
 SELECT id, name, prefix, processing_version, manifest, layout FROM runs WHERE name = :name
 """
 
+RUN_NAMES = """
+SELECT name FROM runs ORDER BY id DESC LIMIT :limit
+"""
+
 CREATE_RUN = """
 INSERT INTO runs (name, prefix, processing_version, manifest, layout, created_at)
 VALUES (:name, :prefix, :processing_version, :manifest, :layout, $now)
