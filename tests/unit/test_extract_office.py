@@ -89,11 +89,31 @@ def test_a_damaged_document_fails_for_good(extractor: Extractor, cut: int) -> No
     test_rich_text_gives_its_words(extractor)
 
 
+def swollen(data: bytes, name: str, middle: bytes, mebibytes: int) -> bytes:
+    """The archive with the one `middle` in that member repeated until it is so large."""
+    times = (mebibytes << 20) // len(middle)
+    buffer = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(data)) as old,
+        zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as new,
+    ):
+        for member in old.namelist():
+            before, found, after = old.read(member).partition(middle)
+            with new.open(member, "w") as file:
+                file.write(before)
+                for _ in range(times if member == name else 1):
+                    file.write(found)
+                file.write(after)
+    return buffer.getvalue()
+
+
 @needs_library
 def test_an_archive_that_unfolds_without_end_is_stopped() -> None:
-    """Half a megabyte that claims to be half a gigabyte of text."""
-    data = docx("<w:p><w:r><w:t>" + "x" * (400 << 20) + "</w:t></w:r></w:p>")
-    assert len(data) < 1 << 20
+    """A few megabytes that claim to be half a gigabyte of text."""
+    text = "x" * (1 << 20)
+    small = docx(f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>")
+    data = swollen(small, "word/document.xml", text.encode(), mebibytes=400)
+    assert len(data) < 4 << 20
     extractor = Extractor(ExtractLimits(processes=1, memory_bytes=512 << 20))
     with pytest.raises(DocumentError) as error:
         extractor.extract(data, "docs/a.docx")

@@ -101,7 +101,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     (folder / "onnx").mkdir()
     (folder / "onnx" / "config.json").write_text("{}")
     server = Hub(folder)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield server
     server.shutdown()

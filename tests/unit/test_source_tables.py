@@ -23,9 +23,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchq.clock import ManualClock
 from batchq.errors import DocumentError
 from batchq.item import Document, Item
 from batchq.result import canonical_json
+from batchq.source import s3 as source_s3
 from batchq.source.base import Found, Skipped, SourceUnavailable
 from batchq.source.directory import DirectorySource
 from batchq.source.ranges import LocalRanges
@@ -622,6 +624,7 @@ def test_tables_in_s3_are_read_by_parts(
     monkeypatch: pytest.MonkeyPatch, name: str, versioned: bool
 ) -> None:
     """One part serves many rows, and a part that is lost is asked for again."""
+    monkeypatch.setattr(source_s3, "SystemClock", ManualClock)
     with strict_server(monkeypatch, versioned=versioned) as server:
         rows = [{"id": str(n), "body": f"text {n}", "stars": "1"} for n in range(500)]
         data = KINDS[name](rows)
