@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from contextlib import suppress
 
@@ -10,11 +9,10 @@ __all__ = ["open_files"]
 
 
 def open_files() -> set[tuple[int, int, int]]:
-    """Descriptor, device and inode of each; compare sets, since threads of servers close theirs.
+    """Descriptor, device and inode of each.
 
-    Without what earlier tests have left to the garbage collector, which comes when it likes.
+    To be compared as sets: what earlier tests have left is closed when the collector comes.
     """
-    gc.collect()
     found = set()
     for name in os.listdir("/dev/fd"):
         # The one by which they are listed is closed by then.

@@ -186,11 +186,15 @@ def test_a_ledger_that_can_only_be_read_is_not_enough(
     monkeypatch.setattr(wiring, "describe_device", lambda wanted: (wanted, {"device": wanted}))
     clinic = Clinic(anyones)
     clinic.create_run()
+    # What is imported on the way may lie where only root can read.
+    clinic.examine()
     (anyones / "results").chmod(0o777)
     anyones.chmod(0o555)
     with without_privileges():
         found = clinic.examine()
     anyones.chmod(0o755)
+    # The libraries that make up a processor's version may lie there too.
+    found.pop("model")
     assert failing(found) == {"ledger": ExitCode.ACCESS_DENIED}
     assert "write access" in str(found["ledger"].advice)
 

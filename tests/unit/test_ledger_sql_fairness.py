@@ -32,7 +32,7 @@ def work(url: str) -> int:
     assert run is not None
     worker = new_token()
     ledger.register(run, worker, 60.0, Role.WORKER, {})
-    START.wait(60)
+    START.wait(240)
     committed = 0
     while lease := ledger.claim(worker, new_token(), BATCH, alone=True):
         stored = [Stored(f"run/{item.id}.json", 0, 1, f"{item.id:064x}") for item in lease.items]

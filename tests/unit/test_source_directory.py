@@ -446,4 +446,5 @@ def test_a_listing_holds_one_folder_in_memory(docs: Path) -> None:
         assert folders * 200 == sum(1 for _ in DirectorySource(docs).list())
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < 1.5 * peaks[0]
+    # All of them would take ten times as much; other threads allocate a little, too.
+    assert peaks[1] < peaks[0] + 100_000
