@@ -62,7 +62,9 @@ class Pipeline:
         self._processor = Guarded(parts.processor)
         self.holdings = Holdings()
         # The way to the device, and how many items are on it before the window.
-        self._to_load: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        # No SimpleQueue where several threads take: CPython's may wait on after its timeout, when
+        # another has taken what woke it (3.11), and a stage that waits for ever cannot end.
+        self._to_load: queue.Queue[Work] = queue.Queue()
         self._upstream = _Counter()
         self._window = Window(self._processor.batch_tokens)
         # Which work is with loaders or the device: suspect, should either not return.
@@ -360,7 +362,7 @@ class _Counter:
         return self._value
 
 
-def _next(source: queue.SimpleQueue[T], seconds: float) -> T | None:
+def _next(source: queue.Queue[T], seconds: float) -> T | None:
     try:
         return source.get(timeout=seconds) if seconds else source.get_nowait()
     except queue.Empty:

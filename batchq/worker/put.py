@@ -128,7 +128,8 @@ class Putter:
         self._hurried = hurried
         self._step = step
         self._spoilt = spoilt
-        self._made: queue.SimpleQueue[tuple[Work, Output]] = queue.SimpleQueue()
+        # As `Pipeline._to_load`, for the same reason: the last of a shard is put after a timeout.
+        self._made: queue.Queue[tuple[Work, Output]] = queue.Queue()
         self._gather = Gather(
             parts.clock,
             items=self._portion_items if parts.layout.gathers else lambda: 1,
