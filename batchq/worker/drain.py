@@ -111,8 +111,12 @@ class Drain:
         notice = self.notice
         if notice is None:
             return ""
-        ahead = "" if self._ahead_s is None else f" notice, {self._ahead_s:.0f} s ahead,"
+        ahead = "" if self._ahead_s is None else f" notice, {self._ahead_s:.0f} s ahead"
         detail = f" ({notice.detail})" if notice.detail else ""
-        # A signal comes from nowhere: only a platform's notice has a medium.
-        by = f" by {notice.source} {notice.medium}" if notice.medium else ""
+        by = f" by {notice.source} {notice.medium}".rstrip()
+        if notice.kind == "signal":
+            # It comes from nowhere.
+            by = ""
+        elif ahead:
+            by = f",{by}"
         return f"{notice.kind} {notice.action}{ahead}{by}{detail}"

@@ -178,6 +178,13 @@ def test_a_signal_is_told_without_a_medium() -> None:
     assert drain.reason() == "signal SIGUSR1 (as Slurm sends it)"
 
 
+def test_a_signal_with_a_deadline_is_told_in_whole_sentences() -> None:
+    """As a cluster sends it whose grace is known."""
+    drain = Drain(ManualClock(monotonic=100.0))
+    assert drain.begin(Notice("signal", "SIGTERM", 130.0, "signals"))
+    assert drain.reason() == "signal SIGTERM notice, 30 s ahead"
+
+
 @pytest.mark.parametrize(("window", "left"), [(30.0, 28.0), (4.0, 3.0)])
 def test_a_notice_without_a_deadline_gets_the_window_less_a_margin(
     window: float, left: float
