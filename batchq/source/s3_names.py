@@ -70,7 +70,8 @@ class Filter:
 
     def __call__(self, path: str) -> bool:
         wanted = self._all_wanted
-        names = unicodedata.normalize("NFC", path).split("/")
+        # Between two slashes there may be nothing, which is no folder.
+        names = filter(None, unicodedata.normalize("NFC", path).split("/"))
         for above in accumulate(names, "{}/{}".format):
             if self._excluded(above):
                 return False

@@ -114,6 +114,19 @@ def test_patterns_mean_what_they_mean_for_folders(
     assert [f"s3://{BUCKET}/docs/{key}" for key in expected] == found
 
 
+@pytest.mark.parametrize("key", ["a//b.md", "/b.md", "a///c//b.md"])
+def test_patterns_see_nothing_between_two_slashes(start: Callable[..., StrictS3], key: str) -> None:
+    """What joins a folder that ends in a slash with a name makes such keys."""
+    server = start()
+    lay(server, f"docs/{key}")
+    lay(server, "docs/z.txt")
+    for patterns in (["*.md"], ["**/b.md"]):
+        found = names(f"s3://{BUCKET}/docs", include=patterns)
+        assert [f"s3://{BUCKET}/docs/{key}"] == found
+        left = names(f"s3://{BUCKET}/docs", exclude=patterns)
+        assert [f"s3://{BUCKET}/docs/z.txt"] == left
+
+
 def test_keys_of_every_kind_are_listed_and_read_again(start: Callable[..., StrictS3]) -> None:
     """What would mean something in an address means itself in a key."""
     server = start()
