@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from batchq.clock import Clock, SystemClock
-from batchq.errors import AccessDenied, UsageError
+from batchq.errors import AccessDenied, DocumentError, UsageError
 from batchq.s3.client import Client, Connection, Limits
 from batchq.s3.objects import Answer, whole_sha256
 from batchq.s3.refusals import Refused, Unanswered
@@ -252,8 +252,8 @@ class S3Reader:
     def _head(self, locator: str) -> Answer:
         try:
             return self._send("HeadObject", locator, _CHECKED)
-        except AccessDenied:
-            # It has no room to say whether it is the credentials or how this object is encrypted.
+        except (AccessDenied, DocumentError):
+            # It has no room to say whether it is about who asks or about this object.
             self._get(locator, {"range": "bytes=0-0"})
             raise
 

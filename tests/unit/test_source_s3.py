@@ -483,6 +483,23 @@ def test_credentials_that_ended_condemn_no_document(
     assert reader.read(found.locator, found.source_version, ENOUGH) == b"text"
 
 
+def test_wrong_credentials_condemn_no_document(
+    start: Callable[..., StrictS3], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a HEAD they look like a right that is missing, and each row of a table begins with one."""
+    server = start()
+    lay(server, "docs/a.csv", digest=True)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    locator, reader = to_s3_locator(BUCKET, "docs/a.csv", None), S3Reader()
+    for ask in (
+        lambda: reader.fingerprint(locator),
+        lambda: reader.open(locator),
+        lambda: reader.read(locator, sha256(b"text"), ENOUGH),
+    ):
+        with pytest.raises(AccessDenied, match="SignatureDoesNotMatch"):
+            ask()
+
+
 def test_no_credentials_at_all_are_access_denied(
     start: Callable[..., StrictS3], monkeypatch: pytest.MonkeyPatch
 ) -> None:
