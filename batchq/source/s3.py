@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from batchq.clock import Clock, SystemClock
-from batchq.errors import AccessDenied, DocumentError, UsageError
+from batchq.errors import UsageError
 from batchq.s3.client import Client, Connection, Limits
 from batchq.s3.objects import Answer, whole_sha256
 from batchq.s3.refusals import Refused, Unanswered
@@ -250,12 +250,7 @@ class S3Reader:
         return self._get(locator, {}, limit)
 
     def _head(self, locator: str) -> Answer:
-        try:
-            return self._send("HeadObject", locator, _CHECKED)
-        except (AccessDenied, DocumentError):
-            # It has no room to say whether it is about who asks or about this object.
-            self._get(locator, {"range": "bytes=0-0"})
-            raise
+        return self._send("HeadObject", locator, _CHECKED)
 
     def _get(
         self,
@@ -283,12 +278,24 @@ class S3Reader:
         look: Callable[[Mapping[str, str]], None] | None = None,
     ) -> Answer:
         bucket, key, pinned = from_s3_locator(locator)
-        try:
-            return self._ask(
-                lambda c: c.objects.send(
-                    operation, bucket, key, headers=headers, version=version or pinned, look=look
-                )
+
+        def send(c: Connection, operation: str, headers: Mapping[str, str]) -> Answer:
+            return c.objects.send(
+                operation, bucket, key, headers=headers, version=version or pinned, look=look
             )
+
+        def request(connection: Connection) -> Answer:
+            try:
+                return send(connection, operation, headers)
+            except Refused as refused:
+                if operation != "HeadObject" or refused.refusal.status not in (400, 403):
+                    raise
+                # It has no room to say whether it is about who asks or about this object.
+                send(connection, "GetObject", {"range": "bytes=0-0"})
+                raise
+
+        try:
+            return self._ask(request)
         except Refused as refused:
             raise of_document(refused.refusal, locator) from refused
 

@@ -14,6 +14,7 @@ import pytest
 
 from batchq.clock import ManualClock
 from batchq.errors import AccessDenied, DocumentError, UsageError
+from batchq.s3 import client
 from batchq.source.base import Found, Skipped, SourceUnavailable
 from batchq.source.readers import AnyReader
 from batchq.source.s3 import S3Reader, S3Source
@@ -445,13 +446,18 @@ def test_a_right_that_is_missing_is_named(start: Callable[..., StrictS3]) -> Non
     assert cause(lambda: S3Reader().read(locator, "etag:1", ENOUGH)) == ("source_unreadable", False)
 
 
-def test_a_document_whose_key_is_disabled_is_charged_alone(start: Callable[..., StrictS3]) -> None:
-    """For ever unread it would keep its run from ending; to a HEAD it looks like credentials."""
+@pytest.mark.parametrize("refreshed", [True, False])
+def test_a_document_whose_key_is_disabled_is_charged_alone(
+    start: Callable[..., StrictS3], monkeypatch: pytest.MonkeyPatch, refreshed: bool
+) -> None:
+    """To a HEAD it looks like credentials that expired, which an instance's role would refresh."""
+    if refreshed:
+        monkeypatch.setattr(client, "RefreshableCredentials", object)
     server = start()
     lay(server, "docs/a.md", digest=True)
     found = listed()
     server.sealed.add("docs/a.md")
-    reader = S3Reader()
+    reader = S3Reader(clock=ManualClock())
     for ask in (
         lambda: reader.fingerprint(found.locator),
         lambda: reader.open(found.locator),
