@@ -36,7 +36,7 @@ def doctor(
       batchq doctor
       batchq doctor --ledger postgresql://batchq@db/batchq --results s3://results/batchq
     """
-    from batchq.cli.console import log_to_stderr, note, print_json, say
+    from batchq.cli.console import log_to_stderr, print_json, say
     from batchq.cli.session import settings
     from batchq.clock import SystemClock
     from batchq.doctor import Health, examine
@@ -70,7 +70,7 @@ def doctor(
         for line in more:
             say(f"{'':<20}{line}")
         if advice is not None:
-            note(f"{'':<20}{advice}")
+            say(f"{'':<20}{advice}")
     if json:
         print_json({"ok": code is ExitCode.OK, "checks": checks})
     return code
