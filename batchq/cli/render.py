@@ -135,7 +135,7 @@ def _workers(workers: list[dict[str, Any]]) -> RenderableType:
     """The live ones first, then the latest of the others."""
     newest = sorted(workers, key=lambda w: (w["alive"], w["registered_at"]), reverse=True)
     shown = [worker for worker in newest if _worth_a_line(worker)][:MAX_WORKERS]
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = Table(box=None, pad_edge=False, header_style="dim", caption_justify="left")
     table.add_column("process", overflow="fold")
     table.add_column("state")
     table.add_column("held", justify="right")

@@ -179,6 +179,7 @@ def test_the_text_shows_counts_and_workers() -> None:
     assert "60.0%" in text
     assert "1 dead letter\n" in text
     assert "0.5 items/s, about 8 s left" in text
+    assert "\nand 1 more process in --json" in text
     assert "worker" in text
 
 
