@@ -16,9 +16,38 @@ from typing import Any
 
 __all__ = ["Fleet", "Site"]
 
+GATE = '''
+import os
+import time
+
+
+class Gate:
+    """Says in a file that a batch begins, and lets through as many as another one says."""
+
+    def __init__(self):
+        self.begun = 0
+
+    def enter(self, batch):
+        self.begun += 1
+        with open("batches", "a") as begun:
+            begun.write(f"{os.getpid()} {len(batch)}\\n")
+        while self.is_held():
+            time.sleep(0.01)
+
+    def is_held(self):
+        try:
+            with open("held") as held:
+                return self.begun > int(held.read())
+        except FileNotFoundError:
+            return False
+'''
+
 PROCESSOR = '''
 import hashlib
+import os
 import time
+
+from gate import Gate
 
 from batchq.inference.base import Output, Prepared
 
@@ -30,6 +59,7 @@ class SlowDigest:
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
+        self.gate = Gate()
 
     def manifest(self):
         return {"kind": "slow-digest"}
@@ -41,13 +71,12 @@ class SlowDigest:
         return Prepared(document.text, max(1, len(document.text.split())))
 
     def infer(self, batch):
-        with open("batches", "a") as begun:
-            begun.write(f"{len(batch)}\\n")
+        self.gate.enter(batch)
         # Real time: the processes that run this are killed by real signals.
-        time.sleep(self.seconds * len(batch))
+        end = time.monotonic() + self.seconds * len(batch)
+        while time.monotonic() < end and not os.path.exists("hurried"):
+            time.sleep(0.01)
         if any("POISON" in prepared.payload for prepared in batch):
-            import os
-
             os._exit(139)
         return [
             Output(
@@ -64,7 +93,11 @@ class SlowDigest:
 
 
 class Site:
-    """A folder with documents, a processor of its own, and the commands run in it."""
+    """A folder with documents, a processor of its own, and the commands run in it.
+
+    What a test needs to happen in the middle of the work, it lets happen while the work is held:
+    no pace is right for every machine.
+    """
 
     def __init__(self, folder: Path, ledger: str, *, seconds: float = 0.0) -> None:
         self.folder = folder
@@ -72,6 +105,7 @@ class Site:
         self.results = folder / "results"
         self.documents: dict[str, bytes] = {}
         (folder / "docs").mkdir()
+        (folder / "gate.py").write_text(GATE)
         (folder / "slow_digest.py").write_text(PROCESSOR)
         (folder / "batchq.toml").write_text(
             'results = "results"\nlease_ttl = "1s"\n\n'
@@ -88,6 +122,25 @@ class Site:
     def write(self, name: str, text: str) -> None:
         (self.folder / "docs" / name).write_text(text)
         self.documents[f"docs/{name}"] = text.encode()
+
+    def hold(self, after: int) -> None:
+        """Let each worker finish so many batches and begin one more, until `let_go`."""
+        # Whole or not at all, for whoever reads it meanwhile.
+        (self.folder / "held.new").write_text(str(after))
+        (self.folder / "held.new").rename(self.folder / "held")
+
+    def let_go(self) -> None:
+        (self.folder / "held").unlink()
+
+    def hurry(self) -> None:
+        """From now on no document takes any time."""
+        (self.folder / "hurried").touch()
+
+    def begun_by(self) -> set[int]:
+        """The processes that have begun a batch."""
+        begun = self.folder / "batches"
+        lines = begun.read_text().splitlines() if begun.exists() else []
+        return {int(line.split()[0]) for line in lines}
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         log = (self.folder / "log.txt").open("a")
@@ -110,7 +163,7 @@ class Site:
             _, status = os.waitpid(process.pid, os.WUNTRACED)
             assert os.WIFSTOPPED(status)
             try:
-                with closing(sqlite3.connect(self.ledger.removeprefix("sqlite:///"))) as file:
+                with closing(sqlite3.connect(self.ledger.removeprefix("sqlite:///"), 1)) as file:
                     file.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError:
@@ -119,7 +172,7 @@ class Site:
     def call(self, *arguments: str, expect: int = 0, **environment: str) -> Any:
         """Run a command with --json and parse what it prints."""
         process = self.start(*arguments, "--json", **environment)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=240)
         log = (self.folder / "log.txt").read_text()[-3000:]
         assert process.returncode == expect, f"{arguments}: {process.returncode}\n{output}\n{log}"
         return json.loads(output) if arguments[0] != "worker" else output
@@ -145,8 +198,14 @@ class Fleet:
             text=True,
         )
 
-    def kill_one(self) -> None:
-        place = self._dice.randrange(len(self._workers))
+    def at_work(self) -> list[int]:
+        """The places of those that have begun a batch."""
+        begun = self._site.begun_by()
+        return [place for place, worker in enumerate(self._workers) if worker.pid in begun]
+
+    def kill_one(self, place: int | None = None) -> None:
+        if place is None:
+            place = self._dice.randrange(len(self._workers))
         victim = self._workers[place]
         victim.send_signal(signal.SIGKILL)
         victim.wait()
@@ -166,7 +225,7 @@ class Fleet:
         for worker in self._workers:
             worker.send_signal(signal.SIGTERM)
         for worker in self._workers:
-            worker.wait(60)
+            worker.wait(120)
             self.exits.append(worker.returncode)
 
 

@@ -35,7 +35,7 @@ def fill(site: Site, count: int) -> None:
     site.call("enqueue", "docs")
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0, pause: float = 0.05) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0, pause: float = 0.05) -> None:
     clock = SystemClock()
     end = clock.monotonic() + seconds
     while not condition():
@@ -57,14 +57,35 @@ def wait_for_more(site: Site) -> None:
     wait_until(lambda: tally(site.ledger, "default", "completed") > done)
 
 
+def read_until(worker: subprocess.Popen[str], kind: str) -> str:
+    """The events that a worker prints, up to the first one of that kind."""
+    assert worker.stdout is not None
+    lines: list[str] = []
+    while not lines or json.loads(lines[-1])["event"] != kind:
+        lines.append(worker.stdout.readline())
+        assert lines[-1], f"ended without {kind}: {lines}"
+    return "".join(lines)
+
+
+def read_rest(worker: subprocess.Popen[str]) -> str:
+    """What else it prints until it ends. `communicate` passes over what was read ahead."""
+    assert worker.stdout is not None
+    rest = worker.stdout.read()
+    worker.wait(120)
+    return rest
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_another_worker_finishes(site: Site, number: signal.Signals) -> None:
     """Exit 75, nothing held, no claim after the notice, and nothing is charged."""
-    fill(site, 600)
+    fill(site, 300)
+    site.hold(after=1)
     worker = site.start("worker", "--json")
     wait_until(lambda: some_committed(site))
     worker.send_signal(number)
-    output, _ = worker.communicate(timeout=60)
+    output = read_until(worker, "notice")
+    site.let_go()
+    output += read_rest(worker)
     assert worker.returncode == 75
     kinds = [json.loads(line)["event"] for line in output.splitlines()]
     assert "claimed" not in kinds[kinds.index("notice") :]
@@ -77,6 +98,7 @@ def test_a_signal_drains_and_another_worker_finishes(site: Site, number: signal.
     [row] = [each for each in status["workers"] if each["role"] == "worker"]
     assert row["stop_reason"] == stopped["reason"]
     assert row["state"] == "stopped"
+    site.hurry()
     site.call("worker")
     assert audit(site.ledger, site.results, "default", site.documents) == []
     assert tally(site.ledger, "default", "failures") == 0
@@ -87,7 +109,8 @@ def test_a_worker_whose_terminal_goes_drains_and_charges_nothing(site: Site) -> 
     module = site.folder / "slow_digest.py"
     code = module.read_text()
     module.write_text(code.replace("return [", 'print("at work", flush=True)\n        return ['))
-    fill(site, 600)
+    fill(site, 300)
+    site.hold(after=1)
     terminal, theirs = pty.openpty()
     os.set_blocking(terminal, False)
     worker = subprocess.Popen(
@@ -111,7 +134,8 @@ def test_a_worker_whose_terminal_goes_drains_and_charges_nothing(site: Site) -> 
 
     wait_until(at_work)
     os.close(terminal)
-    assert worker.wait(60) == 75
+    site.let_go()
+    assert worker.wait(120) == 75
     status = site.call("status")
     assert (status["items"]["leased"], status["rework"]["failures"]) == (0, 0)
     [row] = [each for each in status["workers"] if each["role"] == "worker"]
@@ -120,14 +144,19 @@ def test_a_worker_whose_terminal_goes_drains_and_charges_nothing(site: Site) -> 
 
 def test_a_repeated_sigterm_changes_nothing(site: Site) -> None:
     """Schedulers send it twice; the drain goes on, told to people in two lines."""
-    fill(site, 600)
+    fill(site, 300)
+    site.hold(after=1)
     worker = site.start("worker")
     wait_until(lambda: some_committed(site))
+    log, warning = site.folder / "log.txt", "warning: signal SIGTERM; "
+    worker.send_signal(signal.SIGTERM)
+    wait_until(lambda: warning in log.read_text())
     for _ in range(3):
         worker.send_signal(signal.SIGTERM)
-    assert worker.wait(60) == 75
-    *told, last = (site.folder / "log.txt").read_text().splitlines()
-    assert sum(line.startswith("warning: signal SIGTERM; ") for line in told) == 1
+    site.let_go()
+    assert worker.wait(120) == 75
+    *told, last = log.read_text().splitlines()
+    assert sum(line.startswith(warning) for line in told) == 1
     assert not any("released" in line for line in told)
     given_back = r"\d+ items? given back in [\d.]+ s"
     assert re.fullmatch(rf"signal SIGTERM; {given_back}; work remains: start another worker", last)
@@ -142,11 +171,16 @@ def takes_sigterm(process: subprocess.Popen[str]) -> bool:
 
 def test_a_signal_before_anything_is_watched_stops_in_order(site: Site) -> None:
     """In the first second, while the parts are still being put together: exit 75."""
+    # However late this process comes to send it, no worker gets past its imports.
+    gate = site.folder / "gate.py"
+    lines = ["import os, time", "while os.path.exists('unfinished'):", "    time.sleep(0.01)"]
+    gate.write_text("\n".join([*lines, gate.read_text()]))
     fill(site, 20)
+    (site.folder / "unfinished").touch()
     worker = site.start("worker", "--json")
     wait_until(lambda: takes_sigterm(worker), pause=0.001)
     worker.send_signal(signal.SIGTERM)
-    output, _ = worker.communicate(timeout=60)
+    output, _ = worker.communicate(timeout=120)
     assert (worker.returncode, output) == (75, "")
     assert tally(site.ledger, "default", "attempts") == 0
     assert "before anything was claimed" in (site.folder / "log.txt").read_text()
@@ -164,28 +198,28 @@ def test_a_storm_of_signals_to_the_very_end_changes_no_exit_code(
         worker.send_signal(signal.SIGTERM)
         worker.send_signal(signal.SIGUSR1)
         SystemClock().wait(threading.Event(), 0.001)
-    output, _ = worker.communicate()
-    [stopped] = events_of(output, "stopped")
+    [stopped] = events_of(read_rest(worker), "stopped")
     assert worker.returncode == stopped["exit_code"]
     assert worker.returncode in (0, 75)
     assert site.call("status")["items"]["leased"] == 0
 
 
-def test_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
+def test_a_second_interrupt_leaves_at_once(site: Site) -> None:
     """Ctrl-C twice: exit 130; the leases expire and the next worker goes on."""
-    site = Site(tmp_path, f"sqlite:///{tmp_path}/ledger.db", seconds=0.2)
     fill(site, 60)
+    site.hold(after=0)
     worker = site.start("worker", "--json")
-    wait_until((site.folder / "batches").exists)
+    wait_until(lambda: worker.pid in site.begun_by())
     worker.send_signal(signal.SIGINT)
-    SystemClock().wait(threading.Event(), 0.3)
+    output = read_until(worker, "notice")
     worker.send_signal(signal.SIGINT)
-    output, _ = worker.communicate(timeout=30)
+    output += read_rest(worker)
     assert worker.returncode == 130, output
     [stopped] = events_of(output, "stopped")
     assert stopped["exit_code"] == 130
     [row] = [each for each in site.call("status")["workers"] if each["role"] == "worker"]
     assert row["stop_reason"] == stopped["reason"] == "left at once, at a second SIGINT"
+    site.let_go()
     site.call("worker")
     assert audit(site.ledger, site.results, "default", site.documents) == []
 
@@ -196,6 +230,7 @@ def test_the_document_that_kills_its_process_is_found_and_charged_alone(site: Si
     (site.folder / "docs" / "0077.txt").write_text("POISON")
     site.documents.pop("docs/0077.txt")
     site.call("enqueue", "docs")
+    site.hurry()
     exits: list[int] = []
     while not exits or exits[-1] not in (0, 3):
         worker = site.start("worker", "--json")
@@ -211,17 +246,18 @@ def test_the_document_that_kills_its_process_is_found_and_charged_alone(site: Si
     assert status["rework"]["failures"] == 0
 
 
-def test_a_worker_stopped_for_longer_than_its_lease_does_no_harm(tmp_path: Path) -> None:
+def test_a_worker_stopped_for_longer_than_its_lease_does_no_harm(site: Site) -> None:
     """SIGSTOP beyond two TTLs: another takes over, and the sleeper's work is refused."""
-    site = Site(tmp_path, f"sqlite:///{tmp_path}/ledger.db", seconds=0.05)
     fill(site, 80)
+    site.hold(after=1)
     sleeper = site.start("worker")
     wait_until(lambda: some_committed(site))
     site.pause(sleeper)
+    site.let_go()
     site.call("worker")
     assert site.call("status")["items"]["completed"] == 80
     sleeper.send_signal(signal.SIGCONT)
-    sleeper.communicate(timeout=60)
+    sleeper.communicate(timeout=120)
     assert sleeper.returncode == 0
     assert audit(site.ledger, site.results, "default", site.documents) == []
     assert tally(site.ledger, "default", "lost_leases") > 0
@@ -233,7 +269,7 @@ def test_a_worker_with_another_parameter_is_refused_with_the_difference(site: Si
     config = site.folder / "batchq.toml"
     config.write_text(config.read_text().replace("seconds = 0.01", "seconds = 0.5"))
     refused = site.start("worker")
-    refused.communicate(timeout=60)
+    refused.communicate(timeout=120)
     log = (site.folder / "log.txt").read_text()
     assert refused.returncode == 13
     assert "parameters.seconds: 0.5 here, 0.01 in the run" in log
@@ -242,25 +278,47 @@ def test_a_worker_with_another_parameter_is_refused_with_the_difference(site: Si
 
 def test_an_interrupted_run_ends_with_the_outputs_of_a_quiet_one(tmp_path: Path) -> None:
     """The real model with fixed batches: bit for bit the same vectors after two stops."""
+    gated = """
+from gate import Gate
+
+from batchq.inference.embed import Embed
+
+
+class Gated(Embed):
+    batch_tokens = 1_024
+
+    def load(self, device):
+        super().load(device)
+        self.gate = Gate()
+
+    def infer(self, batch):
+        self.gate.enter(batch)
+        return super().infer(batch)
+"""
     outputs = []
     for name, interruptions in (("quiet", []), ("stormy", [signal.SIGTERM, signal.SIGKILL])):
         folder = tmp_path / name
         folder.mkdir()
         site = Site(folder, f"sqlite:///{folder}/ledger.db")
+        (folder / "gated.py").write_text(gated)
         (folder / "batchq.toml").write_text(
             'results = "results"\nlease_ttl = "1s"\n\n'
-            '[processor]\nkind = "embed"\nbatching = "fixed"\n'
+            '[processor]\nkind = "gated:Gated"\nbatching = "fixed"\n'
         )
         for place in range(120):
             text = f"document {place}: " + "a few more words " * (place % 23)
             site.write(f"{place:04}.txt", text)
         site.call("enqueue", "docs")
         for number in interruptions:
-            worker = site.start("worker")
+            site.hold(after=1)
+            worker = site.start("worker", "--json")
             wait_for_more(site)
             worker.send_signal(number)
-            worker.communicate(timeout=60)
-            assert worker.returncode in (75, -signal.SIGKILL)
+            if number is not signal.SIGKILL:
+                read_until(worker, "notice")
+            site.let_go()
+            read_rest(worker)
+            assert worker.returncode == (-number if number is signal.SIGKILL else 75)
         site.call("worker")
         site.call("results", "--output", str(folder / "all.jsonl"))
         rows = [json.loads(line) for line in (folder / "all.jsonl").read_text().splitlines()]

@@ -173,7 +173,7 @@ def _read(
     if ledger.startswith("dynamodb:"):
         return read_tables(ledger)
     if ledger.startswith("sqlite:///"):
-        lite = sqlite3.connect(ledger.removeprefix("sqlite:///"), isolation_level=None)
+        lite = sqlite3.connect(ledger.removeprefix("sqlite:///"), 60, isolation_level=None)
         lite.row_factory = sqlite3.Row
         lite.execute("BEGIN")
         read = {
