@@ -70,7 +70,7 @@ def moto_bucket(patch: pytest.MonkeyPatch) -> None:
         Request(f"{url}/moto-api/reset", method="POST"),
         Request(f"{url}/{BUCKET}", method="PUT"),
     ):
-        urlopen(request, timeout=60).close()
+        urlopen(request, timeout=120).close()
 
 
 @functools.cache

@@ -36,7 +36,7 @@ class SteppedClock:
         for _ in range(times):
             if self._is_held:
                 self._go.release()
-            assert self._done.acquire(timeout=30), "the source did not poll"
+            assert self._done.acquire(timeout=120), "the source did not poll"
             self._is_held = True
 
 

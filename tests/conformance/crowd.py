@@ -31,16 +31,18 @@ class History:
     lost: int = 0
 
 
-def live(url: str, run_name: str, seed: int, seconds: float) -> History:
-    """Tell random verbs for so many seconds, on the database's own clock."""
-    ledger = SqlLedger(url, policy=POLICY)
+def live(url: str, run_name: str, seed: int, seconds: float, verbs: int) -> History:
+    """Tell random verbs for so many seconds, but so many at least, on the database's own clock."""
+    ledger = SqlLedger(url, policy=POLICY, patience=60.0)
     run = ledger.find_run(run_name)
     assert run is not None
     story = _Story(ledger, run, seed)
     clock = SystemClock()
     end = clock.monotonic() + seconds
-    while clock.monotonic() < end:
+    told = 0
+    while clock.monotonic() < end or told < verbs:
         story.go_on()
+        told += 1
     ledger.close()
     return story.history
 

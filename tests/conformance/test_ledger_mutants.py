@@ -20,7 +20,6 @@ def backends(mutant: Mutant) -> tuple[str, ...]:
 CASES = [(mutant, kind) for mutant in MUTANTS for kind in backends(mutant)]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("mutant", "kind"), CASES, ids=[f"{m.name.replace(' ', '_')}-{kind}" for m, kind in CASES]
 )

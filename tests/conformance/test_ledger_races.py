@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import pytest
-
 from batchq.errors import WorkerReaped
 from batchq.lease import Failure, Lease, ReleaseReason, new_token
 from batchq.ledger.base import Enqueued, Ledger, Role, State
@@ -21,8 +19,6 @@ from tests.conformance.world import TTL, World, document, held
 
 THREADS = 4
 ROUNDS = 5
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def race(*calls: Callable[[], Any]) -> list[Any]:
@@ -33,7 +29,7 @@ def race(*calls: Callable[[], Any]) -> list[Any]:
 
     def run(number: int, call: Callable[[], Any]) -> None:
         try:
-            start.wait(30)
+            start.wait(120)
             answers[number] = call()
         except BaseException as error:
             errors.append(error)
@@ -42,7 +38,7 @@ def race(*calls: Callable[[], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
         assert not thread.is_alive(), "a thread hangs"
     if errors:
         raise errors[0]

@@ -83,7 +83,7 @@ def test_the_manifest_needs_no_torch(name: str) -> None:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     assert done.stdout.strip() == "set()"
@@ -148,7 +148,7 @@ def test_documents_are_prepared_in_many_threads(processor: Processor) -> None:
     start = threading.Barrier(8)
 
     def prepare_all(_: int) -> list[Any]:
-        start.wait(timeout=60)
+        start.wait(timeout=120)
         return [processor.prepare(document(text)) for text in TEXTS]
 
     with ThreadPoolExecutor(8) as pool:

@@ -115,7 +115,7 @@ def test_of_many_creators_exactly_one_wins(store: Store) -> None:
             start = threading.Barrier(racers)
 
             def create(racer: int, key: str = key, start: threading.Barrier = start) -> bool:
-                start.wait(timeout=60)
+                start.wait(timeout=120)
                 return put(store, key, bytes([racer]) * 50_000)
 
             won = list(pool.map(create, range(racers)))

@@ -49,7 +49,7 @@ def start(role: str, folder: Path, ledger: str, *arguments: str) -> subprocess.P
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     return out
 

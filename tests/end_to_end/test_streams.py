@@ -48,7 +48,7 @@ def shell(desk: Desk, line: str) -> subprocess.CompletedProcess[str]:
         env=desk.environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
 
 

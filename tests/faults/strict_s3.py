@@ -390,7 +390,7 @@ class _Service:
         if self.state.exists(bucket, key):
             raise S3Error(412, "PreconditionFailed", "At least one precondition failed.")
         # Both have looked before either writes.
-        self.server.race.wait(timeout=10)
+        self.server.race.wait(timeout=120)
         made = self.state.put(bucket, key, self._stored(), create_only=False)
         return _Answer(headers=_described(made))
 

@@ -33,7 +33,7 @@ def server() -> Iterator[StrictS3]:
 def send(
     server: StrictS3, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
 ) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
     try:
         connection.request(method, path, body, {**SIGNED, **headers})
         answer = connection.getresponse()
