@@ -183,8 +183,10 @@ class _Search:
                 path = snapshot_download(repository, **what)
             # Whatever stops a download (network, access, disk) is one line of the same report.
             except Exception as error:
-                reason = str(error).strip().splitlines() or [""]
-                self.tried.append(f"hub {repository}: {type(error).__name__}: {reason[0]}")
+                # Of a dry run itself the library says no more than that it failed.
+                cause = error.__cause__ or error
+                reason = str(cause).strip().splitlines() or [""]
+                self.tried.append(f"hub {repository}: {type(cause).__name__}: {reason[0]}")
                 continue
             if _holds_model(Path(path)):
                 return Path(path)

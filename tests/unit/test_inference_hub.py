@@ -174,10 +174,10 @@ def test_a_pinned_commit_is_fetched(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_a_model_that_the_hub_does_not_have_says_so(hub: Hub, tmp_path: Path) -> None:
-    """With each name that was asked for, and no traceback."""
+    """With each name that was asked for and why, and no traceback."""
     error = find(hub, tmp_path, "'absent'")["error"]
-    assert "hub sentence-transformers/absent" in error
-    assert "hub absent" in error
+    assert "hub sentence-transformers/absent: RepositoryNotFoundError: 404" in error
+    assert "hub absent: RepositoryNotFoundError: 404" in error
 
 
 def test_offline_means_offline(hub: Hub, tmp_path: Path) -> None:
