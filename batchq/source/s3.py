@@ -288,9 +288,9 @@ class S3Reader:
             try:
                 return send(connection, operation, headers)
             except Refused as refused:
-                if operation != "HeadObject" or refused.refusal.status not in (400, 403):
+                if operation != "HeadObject" or refused.refusal.passing:
                     raise
-                # It has no room to say whether it is about who asks or about this object.
+                # It has no room to say whether it is about this object, or about who asks or where.
                 send(connection, "GetObject", {"range": "bytes=0-0"})
                 raise
 

@@ -429,8 +429,13 @@ def test_a_store_without_an_answer_says_nothing_of_the_document(
 def test_a_missing_bucket_condemns_no_document(start: Callable[..., StrictS3]) -> None:
     """An endpoint of another site would dead-letter the whole run; a SOURCE is told at once."""
     start()
-    with pytest.raises(SourceUnavailable, match="NoSuchBucket"):
-        S3Reader().read("s3://nowhere/a.md", "etag:1", ENOUGH)
+    reader = S3Reader()
+    for ask in (
+        lambda: reader.read("s3://nowhere/a.md", "etag:1", ENOUGH),
+        lambda: reader.open("s3://nowhere/a.csv"),
+    ):
+        with pytest.raises(SourceUnavailable, match="NoSuchBucket"):
+            ask()
     with pytest.raises(UsageError, match="NoSuchBucket"):
         names("s3://nowhere/docs")
 
