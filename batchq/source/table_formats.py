@@ -240,7 +240,8 @@ class Parquet:
                 hint=pip_install("parquet"),
             ) from None
         try:
-            self._file = pyarrow.parquet.ParquetFile(RangeFile(file))
+            # Said, so that no release of the library takes identifiers (UUID) for mere bytes.
+            self._file = pyarrow.parquet.ParquetFile(RangeFile(file), arrow_extensions_enabled=True)
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"not Parquet: {error}") from None
         _refuse_twice(self._file.schema_arrow.names)

@@ -330,6 +330,19 @@ def test_nanoseconds_are_cut_wherever_they_lie(tmp_path: Path) -> None:
     assert load(found).row == {"large": [shown], "fixed": [shown], "map": [["a", 0.0]]}
 
 
+def test_identifiers_are_text_whoever_wrote_them(tmp_path: Path) -> None:
+    """Other tools than Arrow leave no schema of its beside the file's own."""
+    for stores_schema in (True, False):
+        columns = {
+            "body": pyarrow.array(["text"]),
+            "id": pyarrow.array([bytes(range(16))], pyarrow.uuid()),
+        }
+        path = tmp_path / "t.parquet"
+        pyarrow.parquet.write_table(pyarrow.table(columns), path, store_schema=stores_schema)
+        [found] = rows_of(tmp_path)
+        assert load(found).row == {"id": "00010203-0405-0607-0809-0a0b0c0d0e0f"}
+
+
 def test_a_row_without_text_is_a_document_without_text(tmp_path: Path) -> None:
     """Null is as empty as nothing between two commas."""
     (tmp_path / "t.jsonl").write_bytes(b'{"body":null}\n{"body":""}\n')
