@@ -101,8 +101,9 @@ class S3Source:
             found_any = True
             key = row["Key"]
             below = key[len(self._path) + 1 :] if self._path else key
-            # A key that ends in a slash is how consoles show an empty folder.
-            if not below or below.endswith("/") or key.startswith(self._avoid):
+            # An object of no bytes there is how consoles show an empty folder.
+            is_folder = key.endswith("/") and not int(row["Size"])
+            if is_folder or key.startswith(self._avoid):
                 continue
             if self._wants(below):
                 yield from self._found(row, self._path)

@@ -211,6 +211,19 @@ def test_folders_of_consoles_and_archives_are_no_documents(start: Callable[..., 
     assert archived.data
 
 
+def test_what_has_bytes_is_a_document_though_it_is_named_like_a_folder(
+    start: Callable[..., StrictS3],
+) -> None:
+    """Sites keep their pages so: `about/` is one."""
+    server = start()
+    for key in ("docs/", "docs/about/"):
+        lay(server, key)
+    found = names(f"s3://{BUCKET}/docs")
+    assert [f"s3://{BUCKET}/docs/", f"s3://{BUCKET}/docs/about/"] == found
+    assert names(f"s3://{BUCKET}/docs", prefix="site") == ["site/", "site/about/"]
+    assert [f"s3://{BUCKET}/docs/about/"] == names(f"s3://{BUCKET}/docs", include=["about"])
+
+
 @pytest.mark.parametrize(
     "url", ["s3://", "s3:///a", "s3://AKIAIOSFODNN7EXAMPLE:secret@bucket/a", "s3://bucket:1/a"]
 )
