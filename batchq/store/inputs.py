@@ -52,7 +52,8 @@ class Inputs:
         """The bytes, proven to be those of `source_version`.
 
         Raises DocumentError: `source_missing`, `source_changed`, `too_large`, all final.
-        Raises StoreError where the store gave no answer, which is no document's fault.
+        Raises StoreError where the store gave no answer, and StoreUnusable where it cannot be
+        the one of `stage`: neither is the document's fault.
         """
         data = self._read(_digest(locator))
         if f"{_VERSION}{sha256_hex(data)}" != source_version:
@@ -70,6 +71,12 @@ class Inputs:
         try:
             return self._store.read(f"inputs/{digest}")
         except ObjectMissing:
+            if not self._store.remote:
+                raise StoreUnusable(
+                    f"{self._store.url} has no copies of documents: none are kept but where other "
+                    "machines reach the store, so these were enqueued with another one",
+                    hint="give the store that they were enqueued with: --results",
+                ) from None
             message = f"no staged copy in {self._store.url}; enqueue it again"
             raise DocumentError("source_missing", message, final=True) from None
 

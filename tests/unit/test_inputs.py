@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchq.errors import DocumentError
+from batchq.errors import DocumentError, StoreUnusable
 from batchq.result import sha256_hex
 from batchq.store.inputs import SCHEME, Inputs
 from batchq.store.memory import MemoryStore
@@ -33,7 +33,9 @@ def test_what_marks_a_row_is_no_part_of_the_place() -> None:
 
 def test_a_missing_copy_and_other_bytes_are_told_apart() -> None:
     """Both are final, and never computed from."""
-    inputs = Inputs(MemoryStore())
+    store = MemoryStore()
+    store.remote = True
+    inputs = Inputs(store)
     with pytest.raises(DocumentError) as missing:
         inputs.read(f"{SCHEME}{'0' * 64}", VERSION, 1_000)
     assert (missing.value.cause, missing.value.final) == ("source_missing", True)
@@ -44,6 +46,12 @@ def test_a_missing_copy_and_other_bytes_are_told_apart() -> None:
     with pytest.raises(DocumentError) as large:
         inputs.read(locator, VERSION, 5)
     assert large.value.cause == "too_large"
+
+
+def test_a_store_that_holds_no_copies_condemns_no_document() -> None:
+    """A run without documents takes any store, and a worker with the first one finds its marker."""
+    with pytest.raises(StoreUnusable, match="enqueued with another one"):
+        Inputs(MemoryStore()).read(f"{SCHEME}{'0' * 64}", VERSION, 1_000)
 
 
 def test_one_damaged_read_decides_nothing() -> None:
