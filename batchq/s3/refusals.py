@@ -43,7 +43,9 @@ class Refusal:
         """Whether the same request may succeed a moment later."""
         if self.status in (501, 507):
             return False
-        return self.status >= 500 or self.status in _PASSING_STATUSES or self.code in _PASSING_CODES
+        # What the service of keys said is passed on under its name.
+        code = self.code.removeprefix("KMS.")
+        return self.status >= 500 or self.status in _PASSING_STATUSES or code in _PASSING_CODES
 
     @property
     def expired(self) -> bool:

@@ -12,9 +12,6 @@ _CREDENTIALS = frozenset(
     {"InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed", "SignatureDoesNotMatch"}
 )
 
-_OF_ENCRYPTION = ("KMS.", "InvalidRequest")
-"""How the codes begin of an object whose key is disabled or gone, or is its owner's alone."""
-
 
 def for_every_document(refusal: Refusal) -> bool:
     """Whether it is about who asks, and so about no document."""
@@ -49,7 +46,7 @@ def of_document(refusal: Refusal, locator: str) -> DocumentError | SourceUnavail
         return DocumentError("source_missing", said, final=True)
     if refusal.status == 412:
         return DocumentError("source_changed", said, final=True, hint="enqueue it again")
-    if refusal.status == 400 and refusal.code.startswith(_OF_ENCRYPTION):
+    if _is_of_encryption(refusal):
         return DocumentError(
             "source_unreadable",
             said,
@@ -63,3 +60,10 @@ def of_document(refusal: Refusal, locator: str) -> DocumentError | SourceUnavail
             "object reads as a forbidden one (configs/iam/worker.json)",
         )
     return SourceUnavailable(said)
+
+
+def _is_of_encryption(refusal: Refusal) -> bool:
+    """Whether the object's own key is disabled or gone, or is one that its owner keeps (SSE-C)."""
+    if refusal.code == "InvalidRequest":
+        return "Server Side Encryption" in refusal.message
+    return refusal.status == 400 and refusal.code.startswith("KMS.")

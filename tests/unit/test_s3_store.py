@@ -508,6 +508,8 @@ def test_each_refusal_is_the_error_that_asking_again_can_or_cannot_mend(
         (500, "InternalError", True),
         (503, "SlowDown", True),
         (400, "RequestTimeout", True),
+        (400, "KMS.ThrottlingException", True),
+        (400, "KMS.DisabledException", False),
         (412, "PreconditionFailed", False),
         (403, "AccessDenied", False),
         (404, "NoSuchKey", False),

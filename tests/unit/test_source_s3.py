@@ -15,10 +15,12 @@ import pytest
 from batchq.clock import ManualClock
 from batchq.errors import AccessDenied, DocumentError, UsageError
 from batchq.s3 import client
+from batchq.s3.refusals import Refusal
 from batchq.source.base import Found, Skipped, SourceUnavailable
 from batchq.source.readers import AnyReader
 from batchq.source.s3 import S3Reader, S3Source
 from batchq.source.s3_names import from_s3_locator, to_s3_locator
+from batchq.source.s3_refusals import of_document
 from tests.faults.s3_state import Stored
 from tests.faults.strict_s3 import Fault, StrictS3
 from tests.s3 import BUCKET, moto_bucket, point_sdk_at, strict_server
@@ -482,6 +484,21 @@ def test_a_document_whose_key_is_disabled_is_charged_alone(
         lambda: reader.read(found.locator, sha256(b"text"), ENOUGH),
     ):
         assert cause(ask) == ("source_unreadable", False)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "charged"),
+    [
+        ("KMS.KMSInvalidStateException", "arn:aws:kms:… is pending deletion.", True),
+        ("InvalidRequest", "The object was stored using a form of Server Side Encryption.", True),
+        ("InvalidRequest", "The authorization mechanism is not supported.", False),
+        ("AuthorizationHeaderMalformed", "The region 'us-east-1' is wrong.", False),
+    ],
+)
+def test_only_what_is_said_of_the_object_is_charged(code: str, message: str, charged: bool) -> None:
+    """A request that the server does not take is no document's fault."""
+    error = of_document(Refusal("GetObject", 400, code, message), "s3://bucket/a")
+    assert isinstance(error, DocumentError) == charged
 
 
 def test_credentials_that_ended_condemn_no_document(
