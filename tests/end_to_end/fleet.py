@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -185,6 +186,7 @@ class Fleet:
         self._site = site
         self._dice = dice
         self.exits: list[int] = []
+        self._asleep: dict[int, threading.Timer] = {}
         self._workers = [self._start() for _ in range(size)]
 
     def _start(self) -> subprocess.Popen[str]:
@@ -205,15 +207,28 @@ class Fleet:
 
     def kill_one(self, place: int | None = None) -> None:
         if place is None:
-            place = self._dice.randrange(len(self._workers))
+            place = self._one_awake()
         victim = self._workers[place]
         victim.send_signal(signal.SIGKILL)
         victim.wait()
         self.exits.append(victim.returncode)
         self._workers[place] = self._start()
 
-    def any(self) -> subprocess.Popen[str]:
-        return self._dice.choice(self._workers)
+    def put_one_to_sleep(self, seconds: float) -> None:
+        """Stop one (SIGSTOP) for so long. Meanwhile only the others are killed."""
+        while len(self._asleep) > len(self._workers) - 3:
+            # Somebody must be there to take over, and somebody to be killed.
+            self._asleep.pop(next(iter(self._asleep))).join()
+        place = self._one_awake()
+        sleeper = self._workers[place]
+        # In real time: its leases expire by the clock of a real database.
+        self._asleep[place] = threading.Timer(seconds, sleeper.send_signal, (signal.SIGCONT,))
+        sleeper.send_signal(signal.SIGSTOP)
+        self._asleep[place].start()
+
+    def _one_awake(self) -> int:
+        self._asleep = {place: end for place, end in self._asleep.items() if end.is_alive()}
+        return self._dice.choice([p for p in range(len(self._workers)) if p not in self._asleep])
 
     def replace_the_dead(self) -> None:
         for place, worker in enumerate(self._workers):
@@ -222,6 +237,8 @@ class Fleet:
                 self._workers[place] = self._start()
 
     def stop(self) -> None:
+        for end in self._asleep.values():
+            end.join()
         for worker in self._workers:
             worker.send_signal(signal.SIGTERM)
         for worker in self._workers:

@@ -104,11 +104,8 @@ def storm(site: Site, layout: str, *, kills: int, stops: int) -> None:
         time.sleep(dice.uniform(0.05, 0.5))
         fleet.replace_the_dead()
         if kill in stops_at:
-            # Longer than two TTLs, of real time, so that the others take over what it holds.
-            sleeper = fleet.any()
-            sleeper.send_signal(signal.SIGSTOP)
-            time.sleep(TTL_S * 2.2)
-            sleeper.send_signal(signal.SIGCONT)
+            # Longer than two TTLs, so that the others take over what it holds.
+            fleet.put_one_to_sleep(TTL_S * 2.2)
         fleet.kill_one()
     fleet.stop()
     # SIGTERM before a worker watches for it ends it like any process: it held nothing yet.
