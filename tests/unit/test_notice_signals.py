@@ -130,7 +130,7 @@ def test_a_forked_process_ends_by_its_signals_as_any_other(heard: Heard) -> None
     child = os.fork()
     if child == 0:
         os.write(tell, b".")
-        signal.alarm(10)
+        signal.alarm(120)
         signal.pause()
         os._exit(0)
     os.read(ready, 1)

@@ -31,9 +31,11 @@ def docs(tmp_path: Path) -> Path:
 @pytest.fixture
 def anyones() -> Iterator[Path]:
     """A folder that every user of this machine reaches."""
+    before = os.umask(0o022)
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
+    os.umask(before)
 
 
 @contextmanager
