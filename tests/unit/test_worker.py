@@ -585,12 +585,24 @@ def test_a_notice_between_two_calls_lets_no_claim_through() -> None:
 
 def test_what_a_claim_in_flight_brings_goes_back_and_is_not_begun() -> None:
     """The notice came while the ledger was answering."""
-    kit = Kit.of(numbered(300))
+    noticed = threading.Event()
+
+    class Dozing(SystemClock):
+        """The main thread gives nothing back that a stage might do something with."""
+
+        def wait(self, event: threading.Event, seconds: float) -> bool:
+            if noticed.is_set() and threading.current_thread() is threading.main_thread():
+                while kit.tallies.leased and not kit.processor.batches:
+                    super().wait(threading.Event(), 0.01)
+            return super().wait(event, seconds)
+
+    kit = Kit.of(numbered(300), clock=Dozing())
     claim = kit.ledger.claim
 
     def interrupted(*arguments: Any, **options: Any) -> Lease | None:
         lease = claim(*arguments, **options)
         kit.notices.press()
+        noticed.set()
         return lease
 
     kit.ledger.claim = interrupted  # type: ignore[method-assign]
