@@ -28,6 +28,7 @@ from batchq.item import NewItem
 from batchq.ledger.base import Role, Run
 from batchq.ledger.sql import SqlLedger, postgresql, sqlite
 from batchq.mounts import network_filesystem
+from tests.postgres import WITH_PASSWORD
 from tests.unit.patience import comes_true
 
 SECRET = "s3cr3t/w0rd"
@@ -272,20 +273,11 @@ def role(postgres_url: str) -> Iterator[str]:
     """A role without any grant that must give its password."""
     name = f"role_{random_hex(32)}"
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{SECRET}'")
-        row = connection.execute("SHOW hba_file").fetchone()
-        assert row is not None
-        hba = Path(row[0])
-        rules = hba.read_text()
-        hba.write_text(f"local all {name} scram-sha-256\n{rules}")
-        connection.execute("SELECT pg_reload_conf()")
-        try:
-            yield name
-        finally:
-            hba.write_text(rules)
-            connection.execute("SELECT pg_reload_conf()")
-            connection.execute(f"DROP OWNED BY {name}")
-            connection.execute(f"DROP ROLE {name}")
+        words = f"CREATE ROLE {name} LOGIN PASSWORD '{SECRET}' IN ROLE {WITH_PASSWORD}"
+        connection.execute(words.encode())
+        yield name
+        connection.execute(f"DROP OWNED BY {name}")
+        connection.execute(f"DROP ROLE {name}")
 
 
 def test_a_wrong_password_is_access_denied(postgres_url: str, role: str) -> None:
