@@ -170,8 +170,10 @@ def _answers(server: subprocess.Popen[bytes], endpoint: str) -> bool:
             # A process of its own, with no sign but its port.
             time.sleep(0.1)
         else:
-            # Else it is a server of another test, which was faster to take the port.
-            return "jetty" in answer["ResponseMetadata"]["HTTPHeaders"]["server"].lower()
+            if "jetty" in answer["ResponseMetadata"]["HTTPHeaders"]["server"].lower():
+                return True
+            # A server of another test, which was faster to take the port.
+            break
     server.kill()
     server.wait()
     return False

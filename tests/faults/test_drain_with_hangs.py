@@ -178,7 +178,7 @@ def test_a_false_alarm_costs_a_restart_and_nothing_else() -> None:
 
 def drained_with_hang(site: Site, hang: Any) -> None:
     """A worker gets SIGTERM while its ledger hangs, and is gone within the window."""
-    fill(site, 400)
+    fill(site, 200)
     site.hold(after=1)
     worker = site.start("worker", BATCHQ_NOTICE_WINDOW=f"{WINDOW_S}s")
     wait_until(lambda: some_committed(site))
@@ -190,6 +190,7 @@ def drained_with_hang(site: Site, hang: Any) -> None:
         took = SystemClock().monotonic() - began
     assert worker.returncode == 75, (site.folder / "log.txt").read_text()[-2000:]
     assert took < WINDOW_S + late.seconds
+    site.hurry()
     site.call("worker")
     assert audit(site.ledger, site.results, "default", site.documents) == []
 
