@@ -6,7 +6,8 @@
     shard, item  a worker with `stats` in that layout at 256 results a flush
     large        the same in layout `item`, with 256 results of 512 KiB
     delay        a worker with `embed` in layout `item`, each request delayed by 20 ms, over
-                 the same worker without the delay, and over one with a folder for a store
+                 the same worker without the delay, and over one with a folder for a store; and
+                 with that folder delayed, which shows what waiting alone costs
 
 The first three are compared with the same worker that has a folder for a store, and with bare
 loops of as many threads that upload the very objects it made, create-only, with their SHA-256:
@@ -55,7 +56,7 @@ from batchq.ledger.sql import SqlLedger
 from batchq.result import sha256_hex
 from batchq.source.directory import DirectorySource, LocalReader
 from batchq.source.extract import Extractor, extractor_manifest
-from batchq.store.base import Store
+from batchq.store.base import ObjectInfo, Store
 from batchq.store.local import LocalStore
 from batchq.store.s3 import S3Store
 from batchq.worker.worker import WorkerSettings, run_worker
@@ -113,6 +114,24 @@ class Large(Stats):
 
     def infer(self, batch: Sequence[Prepared]) -> Sequence[Output]:
         return [replace(output, value={"text": "x" * LARGE}) for output in super().infer(batch)]
+
+
+class DelayedFolder(LocalStore):
+    """A folder that takes as long for each request as a store over a network."""
+
+    remote = True
+
+    def put_if_absent(self, key: str, data: bytes, sha256: str) -> bool:
+        time.sleep(DELAY_S)
+        return super().put_if_absent(key, data, sha256)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        time.sleep(DELAY_S)
+        return super().head(key)
+
+    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        time.sleep(DELAY_S)
+        return super().read(key, offset, length)
 
 
 @dataclass(frozen=True)
@@ -281,7 +300,10 @@ def delay(folder: Path, texts: int, repeat: int) -> dict[str, Any]:
         return work(processor, docs, next(places), store, "item", server)[0]
 
     for turn in range(repeat):
-        row = {"folder": spent(LocalStore(folder / f"embedded-{turn}"))}
+        row = {
+            "folder": spent(LocalStore(folder / f"embedded-{turn}")),
+            "delayed_folder": spent(DelayedFolder(folder / f"embedded-late-{turn}")),
+        }
         for name, delay_s in (("s3", 0.0), ("delayed", DELAY_S)):
             with serving(delay_s) as server:
                 row[name] = spent(S3Store(f"s3://{BUCKET}/embedded"), server)
@@ -295,14 +317,16 @@ def delay(folder: Path, texts: int, repeat: int) -> dict[str, Any]:
         "delayed_over_folder_by_turn": _by_turn(rows, "folder"),
         "delayed_over_s3": round(best["s3"].wall / best["delayed"].wall, 3),
         "delayed_over_s3_by_turn": _by_turn(rows, "s3"),
+        "delayed_folder_over_folder": round(best["folder"].wall / best["delayed_folder"].wall, 3),
+        "delayed_folder_over_folder_by_turn": _by_turn(rows, "folder", "delayed_folder"),
         # By calculation: as if the server's CPU had been some other machine's.
         "delayed_over_folder_but_for_the_server": round(best["folder"].wall / elsewhere, 3),
         "cpu_ms": {name: value.an_item(texts) for name, value in best.items()},
     }
 
 
-def _by_turn(rows: Sequence[dict[str, Spent]], name: str) -> list[float]:
-    return sorted(round(row[name].wall / row["delayed"].wall, 3) for row in rows)
+def _by_turn(rows: Sequence[dict[str, Spent]], name: str, late: str = "delayed") -> list[float]:
+    return sorted(round(row[name].wall / row[late].wall, 3) for row in rows)
 
 
 def main() -> None:
