@@ -1,7 +1,9 @@
 """Random stories of several workers on each backend, told to the reference as well.
 
 After every verb both must have answered the same, and count and list the same.
-The stories are the same every day; so many others as BATCHQ_STORIES says are told by hand.
+The stories are the same every day; so many others as BATCHQ_STORIES says are told by hand. Of a
+hundred of those on SQLite one may differ where the ledger's clock goes back by a day and comes
+again between two claims of a worker: what came back meanwhile is claimed later (`hot.Cursor`).
 """
 
 from __future__ import annotations

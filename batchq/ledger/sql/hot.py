@@ -30,7 +30,8 @@ class Cursor:
 
     `ready`: behind this item. `due`: no delayed item's time was before that (Unix
     milliseconds). When a claim finds nothing, or the ledger's clock went back behind `due`,
-    it looks from the start.
+    it looks from the start. An item that came back while the clock was a day behind, between
+    two claims, waits until nothing else is ready.
     """
 
     ready: int = 0
