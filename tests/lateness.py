@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-__all__ = ["Lateness"]
+__all__ = ["Late", "lateness"]
 
 TURN_S = 0.01
 
 
-class Lateness:
-    """By how many `seconds` in all a thread was woken too late, while the context lasts.
+@dataclass
+class Late:
+    """By how many `seconds` in all a thread was woken too late."""
+
+    seconds: float = 0.0
+
+
+@contextmanager
+def lateness() -> Iterator[Late]:
+    """Measured while the context lasts.
 
     What must be over by a deadline may be late by as much: it is the machine that kept it waiting.
     """
+    late, over = Late(), threading.Event()
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Lateness:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
+    def watch() -> None:
         asleep = time.monotonic()
-        while not self._over.wait(TURN_S):
+        while not over.wait(TURN_S):
             awake = time.monotonic()
-            self.seconds += awake - asleep - TURN_S
+            late.seconds += awake - asleep - TURN_S
             asleep = awake
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield late
+    finally:
+        over.set()
+        watcher.join()

@@ -33,6 +33,7 @@ class Gate:
         with open("batches", "a") as begun:
             begun.write(f"{os.getpid()} {len(batch)}\\n")
         while self.is_held():
+            # The one who lets go is another process, and says so in a file.
             time.sleep(0.01)
 
     def is_held(self):
@@ -76,6 +77,7 @@ class SlowDigest:
         # Real time: the processes that run this are killed by real signals.
         end = time.monotonic() + self.seconds * len(batch)
         while time.monotonic() < end and not os.path.exists("hurried"):
+            # In short turns, so that a hurry is noticed.
             time.sleep(0.01)
         if any("POISON" in prepared.payload for prepared in batch):
             os._exit(139)

@@ -171,7 +171,8 @@ def takes_sigterm(process: subprocess.Popen[str]) -> bool:
 
 def test_a_signal_before_anything_is_watched_stops_in_order(site: Site) -> None:
     """In the first second, while the parts are still being put together: exit 75."""
-    # However late this process comes to send it, no worker gets past its imports.
+    # However late this process comes to send it, no worker gets past its imports: it sleeps
+    # there for as long as a file exists, since a process that only imports hears nothing else.
     gate = site.folder / "gate.py"
     lines = ["import os, time", "while os.path.exists('unfinished'):", "    time.sleep(0.01)"]
     gate.write_text("\n".join([*lines, gate.read_text()]))

@@ -24,7 +24,7 @@ from batchq.store.memory import MemoryStore
 from tests.end_to_end.fleet import Site
 from tests.end_to_end.test_interruptions import fill, some_committed, wait_until
 from tests.faults.checker import audit
-from tests.lateness import Lateness
+from tests.lateness import lateness
 from tests.postgres import create_database, drop_database, running_server
 from tests.unit.worker_kit import Kit
 
@@ -91,7 +91,7 @@ def notice_with(kit: Kit, tap: Tap, after: int = 2) -> Iterator[None]:
 
     kit.processor.before_batch = close
     try:
-        with Lateness() as late:
+        with lateness() as late:
             yield
         assert SystemClock().monotonic() < deadline + late.seconds
     finally:
@@ -139,7 +139,7 @@ def test_a_notice_that_comes_too_late_still_ends_the_worker_at_once() -> None:
 
     kit.processor.before_batch = press
     try:
-        with Lateness() as late:
+        with lateness() as late:
             assert kit.work(ledger=HangingLedger(kit.ledger, tap)) == ExitCode.STOPPED
         assert SystemClock().monotonic() < deadline + 1.5 + late.seconds
     finally:
@@ -182,7 +182,7 @@ def drained_with_hang(site: Site, hang: Any) -> None:
     site.hold(after=1)
     worker = site.start("worker", BATCHQ_NOTICE_WINDOW=f"{WINDOW_S}s")
     wait_until(lambda: some_committed(site))
-    with hang(), Lateness() as late:
+    with hang(), lateness() as late:
         began = SystemClock().monotonic()
         worker.send_signal(signal.SIGTERM)
         site.let_go()

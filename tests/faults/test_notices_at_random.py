@@ -21,7 +21,7 @@ from batchq.ledger.base import Role
 from batchq.notice.detect import build_sources
 from batchq.worker.worker import WorkerSettings, run_worker
 from tests.faults.metadata_server import MetadataServer
-from tests.lateness import Lateness
+from tests.lateness import lateness
 from tests.unit.worker_kit import Kit
 
 MOMENTS = int(os.environ.get("BATCHQ_MOMENTS", "12"))
@@ -116,7 +116,7 @@ def test_a_notice_at_any_moment_leaves_nothing_held_and_nothing_lost(platform: s
             moment = RUN_S * (number + dice.random()) / MOMENTS
             deadline = SystemClock().monotonic() + moment + WINDOW_S
             server.at(moment, partial(announce, server, platform))
-            with Lateness() as late:
+            with lateness() as late:
                 code = work(kit, server, platform, kit.ledger)
             if kit.events_of("notice"):
                 assert SystemClock().monotonic() < deadline + late.seconds
